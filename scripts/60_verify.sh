@@ -9,9 +9,9 @@
 #
 # CODE_A and CODE_B are code ids, or sources of verl (pypi:VERSION, git:URL@REF, path:DIR): ids made from a source contain its tree
 # hash. SUITE is a name of suites/ or a file. Runs of A that an earlier session made under equal conditions are not made again.
-# BUDGET is the most runs. ALLOW=changed,inconclusive makes those verdicts exit with 0. ONLY=placement,head makes those checks, only
-# the runs that they need, and no verdict. JSON=1 prints the report instead of the table. Each job also gets a canary secret, which
-# only this script's memory has; afterwards all outputs are scanned for leaks. The session is stored in ${SHARED_ROOT}/verify/<time>/:
+# BUDGET is the most runs. ALLOW=changed,inconclusive makes those verdicts exit with 0. ONLY=placement,imports makes those checks, only
+# the runs that they need, and no verdict. JSON=1 prints the report instead of the table. Each job also gets a canary secret;
+# afterwards all outputs are scanned for leaks. The session is stored in ${SHARED_ROOT}/verify/<time>/:
 # report.md, report.html, report.json, junit.xml and the evidence.
 #
 # Knobs: CODE_A CODE_B SUITE BUDGET ALLOW SESSION ONLY JSON DETERMINISTIC ALLOW_MISMATCH
@@ -31,9 +31,7 @@ else
 fi
 verify::hold
 log::step "regression session $(nodes::shown "$VERIFY_SESSION") (profile ${PROFILE}): A is ${VERIFY_CODE[A]}, B is ${VERIFY_CODE[B]}"
-verify::tell_cost
-verify::prepare_again
-secret::plant "$VERIFY_CANARY"
+verify::plant
 verify::run_jobs
 verify::search
 verify::judge

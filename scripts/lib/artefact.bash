@@ -9,13 +9,6 @@ artefact::_absolute() {
   esac
 }
 
-# artefact::words ARRAY: adds the knobs that name what the next two make, as words for the helper.
-artefact::words() {
-  local -n _words=$1
-  _words+=("--dataset=${DATASET}" "--dataset-source=$(artefact::_absolute "$DATASET_SOURCE")")
-  _words+=("--model=${MODEL}" "--model-source=$(artefact::_absolute "$MODEL_SOURCE")")
-}
-
 artefact::ensure_data() {
   local source dir file argv
   source=$(artefact::_absolute "$DATASET_SOURCE")

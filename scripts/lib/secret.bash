@@ -27,20 +27,12 @@ secret::read_all() {
   done
 }
 
-# secret::plant NAME: every job of this script gets the secret NAME with a random value. JSON, URLs and shells do not change
-# hexadecimal digits, so a search finds it everywhere.
+# secret::plant NAME COMMAND...: every job of this script gets the secret NAME, whose value COMMAND prints.
 secret::plant() {
   local -
   set +x
-  _SECRET_VALUES[$1]=$(head -c 20 /dev/urandom | od -An -vtx1 | tr -d ' \n')
+  _SECRET_VALUES[$1]=$("${@:2}")
   _SECRETS_PLANTED+=("$1")
-}
-
-# secret::print NAME: prints its value, for a pipe.
-secret::print() {
-  local -
-  set +x
-  printf '%s' "${_SECRET_VALUES[$1]}"
 }
 
 # secret::are_any: the JobSpec that was read last has secrets, or some were planted.

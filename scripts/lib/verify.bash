@@ -12,10 +12,9 @@ verify::check() {
   snapshot::check CODE_B >/dev/null
 }
 
-# verify::begin: creates a session and records what existed before it. Sets VERIFY_SESSION, its directory, and VERIFY_CODE, the code ids
+# verify::begin: creates a session. Sets VERIFY_SESSION, its directory, and VERIFY_CODE, the code ids
 # of A and B.
 verify::begin() {
-  local identity address prepared=()
   verify::check
   verify::_check_suite "$VERIFY_SUITE"
   declare -gA VERIFY_CODE=()
@@ -23,20 +22,15 @@ verify::begin() {
   VERIFY_CODE[B]=$(snapshot::resolve CODE_B)
   [[ ${VERIFY_CODE[A]} != "${VERIFY_CODE[B]}" ]] ||
     log::info "A and B are the same code, ${VERIFY_CODE[A]}: this session measures how much A varies between runs"
-  identity=$(node::identity head)
-  address=$(node::address head)
-  artefact::words prepared
-  VERIFY_SESSION=$(log::while 'recording what exists before the session' -- helper::run_in head verify begin "--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" \
-    --cluster "$CLUSTER_NAME" --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}" --head-identity "$identity" --head-address "$address" \
-    "${prepared[@]}" <"$VERIFY_SUITE")
+  VERIFY_SESSION=$(helper::run_in head verify begin "--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" \
+    --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}" <"$VERIFY_SUITE")
 }
 
 # verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.
 verify::open() {
-  local words=() prepared=()
+  local words=()
   verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
-  artefact::words prepared
-  answer::words words helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME" "${prepared[@]}"
+  answer::words words helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME"
   VERIFY_SESSION=${words[0]}
   declare -gA VERIFY_CODE=([A]=${words[1]} [B]=${words[2]})
 }
@@ -44,7 +38,6 @@ verify::open() {
 # verify::hold: no other shell drives this session as long as this script lives; or ends it with one sentence.
 verify::hold() {
   local file="${WORKDIR}/locks/session-${VERIFY_SESSION##*/}"
-  printf -v VERIFY_DRIVER 'pid %d of %s on %s since %(%F %T %z)T' "$$" "$OWNER_USER" "$HOSTNAME" -1
   owner::need_workdir
   mkdir -p "${file%/*}"
   exec {VERIFY_LOCK}>>"$file"
@@ -53,7 +46,6 @@ verify::hold() {
   lock::sign "$file" "of user ${OWNER_USER}"
   cli::on_exit verify::_tell_open
 }
-VERIFY_DRIVER='' # this script, in words
 VERIFY_IS_OPEN=1 # what ends this script leaves a session that can be continued
 
 verify::_tell_open() { [[ -z $VERIFY_IS_OPEN ]] || log::info "the session can be continued: 'make verify SESSION=${VERIFY_SESSION##*/}'"; }
@@ -90,29 +82,14 @@ verify::_check_suite() {
   done
 }
 
-verify::tell_cost() {
-  local args=()
-  verify::_budget args
-  helper::run head verify cost --session "$VERIFY_SESSION" "${args[@]}"
-}
-
 # verify::_budget ARRAY: adds BUDGET to it.
 verify::_budget() {
   local -n _args=$1
   [[ -z $BUDGET ]] || _args+=("--budget=${BUDGET}")
 }
 
-# verify::prepare_again: everything is prepared already; the output and the files of a second run are evidence.
-verify::prepare_again() {
-  local log prepared=()
-  cli::temp_dir log
-  artefact::words prepared
-  (
-    artefact::ensure_data
-    artefact::ensure_model
-  ) 2> >(tee "${log}/said" >&2)
-  log::while 'recording what was prepared' -- helper::run_in head verify prepared --session "$VERIFY_SESSION" "${prepared[@]}" <"${log}/said"
-}
+# verify::plant: every job gets the session's secret.
+verify::plant() { secret::plant "$VERIFY_CANARY" helper::run head verify canary --session "$VERIFY_SESSION"; }
 
 # verify::run_jobs: one after the other, as long as the verdict lacks something; each is followed to its end and recorded, however it
 # ended.
@@ -142,7 +119,7 @@ verify::_run() {
     5 | 6) job::stop "$id" ;; # it would keep its devices from the next job
     *) cli::die "$status" "It is unknown how the job ${id} of ${name} ended (the reason is above): fix that, then continue the session." ;;
   esac
-  verify::_record "$name" "$id" "$status" "$how"
+  verify::_record "$name" "$id" "$status"
   ((status != 5)) || cli::die 5 "The job ${id} of ${name} could not be scheduled: continue the session when its devices are free."
   # A job that is stopped while we follow it ends the session here; one that was stopped before we came is run again.
   [[ $how == follow ]] || ((status != 4)) || cli::die 4 "The job ${id} of ${name} was stopped: continue the session; it submits another job for this run, twice at most."
@@ -165,27 +142,23 @@ verify::_is_refused_by_b() {
   log::info "$1: B's config refuses a job that A's accepts, which decides this case"
 }
 
-# verify::_record NAME ID STATUS submit|follow
+# verify::_record NAME ID STATUS
 verify::_record() {
-  local image driver=()
-  [[ $4 == follow ]] || driver=("--driver=${VERIFY_DRIVER}") # so it has our secret
+  local image
   image=$(node::image head)
-  log::while "recording the job $1" -- helper::run head verify record --session "$VERIFY_SESSION" --name "$1" --job "$2" --outcome "$3" "--image=${image}" "${driver[@]}"
+  log::while "recording the job $1" -- helper::run head verify record --session "$VERIFY_SESSION" --name "$1" --job "$2" --outcome "$3" "--image=${image}"
 }
 
-# verify::search: after the jobs, searches the shared root, Ray's answers and every node for the session's secret. Its value goes there
-# on stdin.
+# verify::search: after the jobs, searches the shared root, Ray's answers and every node for the session's secret and Ray's token.
 verify::search() {
   local dir
   cli::temp_dir dir
-  secret::print "$VERIFY_CANARY" | log::while "searching the shared root for the session's secret" -- helper::run_in head verify search --session "$VERIFY_SESSION" "--driver=${VERIFY_DRIVER}"
-  log::while "searching the nodes for the session's secret" -- node::ask_all "$dir" verify::_search_node
+  log::while 'searching the shared root for secrets' -- helper::run head verify search --session "$VERIFY_SESSION"
+  log::while 'searching the nodes for secrets' -- node::ask_all "$dir" verify::_search_node
 }
 
 # verify::_search_node NODE
-verify::_search_node() {
-  secret::print "$VERIFY_CANARY" | helper::run_in "$1" verify search-node --session "$VERIFY_SESSION" "--driver=${VERIFY_DRIVER}" --node "$1"
-}
+verify::_search_node() { helper::run "$1" verify search-node --session "$VERIFY_SESSION" --node "$1"; }
 
 # verify::judge: prints the checks and the verdicts, writes the reports, and exits with the session's status.
 verify::judge() {
@@ -199,12 +172,9 @@ verify::judge() {
 # verify::_next NAME: puts the next run's words into the array NAME; false if none is left.
 verify::_next() {
   local -n _words=$1
-  local identity address args=(--session "$VERIFY_SESSION")
-  transport::load                            # the head may be another one than before
-  address=$(node::address head) || exit "$?" # errexit is off behind `while`
-  identity=$(node::identity head) || exit "$?"
-  args+=(--head-identity "$identity" --head-address "$address")
+  local args=(--session "$VERIFY_SESSION")
+  transport::load # the head may be another one than before
   verify::_budget args
-  answer::words _words helper::run head verify next "${args[@]}" || exit "$?"
+  answer::words _words helper::run head verify next "${args[@]}" || exit "$?" # errexit is off behind `while`
   ((${#_words[@]} > 0))
 }

@@ -11,13 +11,13 @@ from verdict_runs import rows_of, unpack
 
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import progress, watch
-from verl_regress.session import checks, evidence, past, report, verdict
+from verl_regress.session import checks, past, report, verdict
 from verl_verdict import history, history_page, metrics, speed
 
 BAD = {"null": "null", "nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "text": '"oops"'}
 MISSING = "missing"
 RECORDED = {"ppo": "ppo-0.9.1-v1-1", "grpo": "grpo-0.9.1-v1-1", "sft": "sft-0.9.1-1"}
-READ = {*progress._SECONDS, *progress._SCORES, evidence._SCORE, *evidence._LOSSES, speed.STEP}
+READ = {*progress._SECONDS, *progress._SCORES, speed.STEP}
 
 
 def read_of(workload, names):
@@ -90,8 +90,7 @@ def test_verify_and_history(tmp_path, workload, value):
         write(job_b.metrics, text)
         spoil(job_b.path, {name}, value)
         for side in "ab":
-            recorded = jobs[side] | evidence.curves(JobDir(root.jobs / side))
-            session.write_job(f"{workload}_{side}", recorded)
+            session.write_job(f"{workload}_{side}", jobs[side])
         strictly((session.path / "evidence" / f"job-{workload}_b.json").read_text())
         known = session.evidence()
         found = verdict.of_session(known)
@@ -116,11 +115,10 @@ def test_a_loss_that_is_not_finite_is_regressed_exit_9(tmp_path):
         job = sessions.job(root, RECORDED["sft"], side, sessions.TREES[side.upper()])
         if side == "b":
             spoil(root.jobs / "b", {"train/loss"}, "null")
-        session.write_job(f"sft_{side}", job | evidence.curves(JobDir(root.jobs / side)))
+        session.write_job(f"sft_{side}", job)
     known = session.evidence()
     outcome = report.Outcome(session, known, [], verdict.of_session(known))
     assert (outcome.word, outcome.status) == ("regressed", 9)
-    assert "| 2 | - | - | - | " in report.as_markdown(outcome)
 
 
 @pytest.mark.parametrize(

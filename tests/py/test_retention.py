@@ -279,10 +279,10 @@ def test_young_snapshots_and_directories_that_are_none_stay(gc, snapshots):
     assert sorted(path.name for path in snapshots.snapshots.iterdir()) == [".123.abc.tmp", "codeB", "mine"]
 
 
-def session(root, name="s1", hours=2, *, jobs=(), compares=(), end=False, begin=None):
-    """A session of A=codeA and B=codeB with those jobs, which compares the files of others before and after."""
+def session(root, name="s1", hours=2, *, jobs=(), end=False, begin=None):
+    """A session of A=codeA and B=codeB with those jobs."""
     directory = root.sessions / name
-    begin = {"codes": {"A": "codeA", "B": "codeB"}, "digests": dict.fromkeys(compares, "x")} if begin is None else begin
+    begin = {"codes": {"A": "codeA", "B": "codeB"}} if begin is None else begin
     write(directory / "evidence" / "begin.json", json.dumps(begin))
     for job in jobs:
         content = {"submission_id": job, "time": job}
@@ -293,24 +293,20 @@ def session(root, name="s1", hours=2, *, jobs=(), compares=(), end=False, begin=
     return directory
 
 
-def test_a_session_that_is_not_over_keeps_its_jobs_those_it_compares_and_both_codes_until_it_is_given_up(
-    gc, old, snapshots
-):
-    for hours, name in enumerate(("own", "compared", "other"), 80):
+def test_a_session_that_is_not_over_keeps_its_jobs_and_both_codes_until_it_is_given_up(gc, old, snapshots):
+    for hours, name in enumerate(("own", "other"), 80):
         old(name, hours, code="codeC")
-    directory = session(snapshots, jobs=["own"], compares=["compared"])
+    directory = session(snapshots, jobs=["own"])
     said = gc("--keep=0")
     reason = (
         f"the session s1 is not over: continue it with 'make verify SESSION=s1', or give it up with 'rm -r {directory}'"
     )
-    assert (
-        f"        3 jobs with checkpoints: 1 to remove, 2 to keep\n          keep 2 ({reason}): own, compared\n" in said
-    )
+    assert f"        2 jobs with checkpoints: 1 to remove, 1 to keep\n          keep 1 ({reason}): own\n" in said
     assert f"          keep 2 ({reason}): codeA, codeB\n" in said
     assert "keep 1 (the job own uses it): codeC" in said
     shutil.rmtree(directory)
     gc("--keep=0")
-    assert [has_none(JobDir(snapshots.jobs / name)) for name in ("own", "compared")] == [True, True]
+    assert has_none(JobDir(snapshots.jobs / "own"))
     assert snapshot.list_snapshots(snapshots) == []
 
 
@@ -337,11 +333,11 @@ def test_a_session_that_cannot_be_read_or_has_only_begun_may_need_anything(gc, o
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_the_session_of_another_user_is_theirs_to_give_up(gc, old, shared):
-    old("compared", 80)
-    directory = session(shared, compares=["compared"])
+    old("own", 80)
+    directory = session(shared, jobs=["own"])
     os.chown(directory, 4242, -1)
     assert (
-        f"keep 1 (the session s1 is not over: ask user 4242 to continue it, or to give it up with 'rm -r {directory}'): compared"
+        f"keep 1 (the session s1 is not over: ask user 4242 to continue it, or to give it up with 'rm -r {directory}'): own"
         in (gc("--keep=0"))
     )
 

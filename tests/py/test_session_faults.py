@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from conftest import write
+from conftest import node_row, write
 
 from verl_regress.session import report, suites
 from verl_regress.store.sessions import Session
@@ -19,7 +19,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device", "/x")
 
 @pytest.fixture
 def session(shared, ray):
-    """A session of one case, with A and B; only the check of the head is asked for."""
+    """A session of one case, with A and B."""
     session = Session(shared.sessions / NAME)
     (session.path / "evidence").mkdir(parents=True)
     trees = {
@@ -31,7 +31,7 @@ def session(shared, ray):
         {
             "suite": suites.parse("cases: {ppo: {workload: ppo}}", "my.yaml").recorded(), "trees": trees,
             "codes": {"A": "codeA", "B": "codeB"}, "sources": {"A": "pypi:0.7.1", "B": "path:/my/verl"}, "cluster": "mine",
-            "profile": "cpu", "only": ["head"], "artefacts": {}, "nodes": HEAD, "digests": {}, "head": {},
+            "profile": "cpu", "only": ["placement"], "nodes": HEAD,
         },
     )  # fmt: skip
     return session
@@ -41,36 +41,36 @@ def fails(*_args, **_words):
     raise FULL
 
 
-@pytest.mark.parametrize(("cpu", "status", "word"), [(0.0, 1, "ok"), (1.0, 9, "FAIL")])
+@pytest.mark.parametrize(("driver", "status", "word"), [("10.0.0.2", 1, "ok"), ("10.0.0.1", 9, "FAIL")])
 def test_a_full_disk_does_not_hide_the_answer_and_the_session_writes_it_later(
-    session, run, ray, monkeypatch, cpu, status, word
+    session, run, ray, monkeypatch, driver, status, word
 ):
-    begin = session.read("begin")
-    session.write("begin", {**begin, "nodes": [{**HEAD[0], "resources": {"CPU": cpu}}]})
+    ray.has_nodes(node_row("head", "10.0.0.1"), node_row("worker-0", "10.0.0.2"))
+    state, seen = {"ended": {"exit_code": 0}}, {"driver_info": {"node_ip_address": driver}}
+    job = {"submission_id": "job", "job_dir": "/jobs/job", "plan": {"code_id": "codeB"}, "steps": [], "state": state}
+    session.write_job("ppo_b", {**job, "ray": seen})
     with monkeypatch.context() as full:
         full.setattr(report, "write_atomically", fails)
         full.setattr(Session, "write", fails)
         outcome = run("verify", "judge", "--session", session.path)
     assert outcome.status == status
-    assert outcome.out.startswith(f"{word:<6}  head  the head has CPU 0 and GPU 0")
+    assert outcome.out.startswith(f"{word:<6}  placement  every driver ran on a worker")
     said = f"The reports of the session {NAME} are not written ([Errno 28] No space left on device: '/x'): fix that, then 'make verify SESSION={NAME}' writes them."
     assert outcome.err == f"error   {said}\n"
     assert not session.is_over
-    assert run("verify", "judge", "--session", session.path).status == (9 if cpu else 0)
+    assert run("verify", "judge", "--session", session.path).status == (9 if status == 9 else 0)
     assert session.is_over
 
 
 def next_words(run, session):
-    outcome = run("verify", "next", "--session", session.path, "--head-identity=id1", "--head-address=10.0.0.1")
+    outcome = run("verify", "next", "--session", session.path)
     return outcome.status, outcome.out.split("\0")[:5], outcome.err
 
 
-ONLY_B = {"only": ["placement"]}
 GONE = "The snapshot codeB was removed after the session began ({0} is not there): make it again with 'make snapshot CODE_ID=codeB VERL_SOURCE=path:/my/verl', and continue the session."
 
 
 def test_a_run_whose_snapshot_is_gone_is_not_submitted(session, run, shared):
-    session.write("begin", {**session.read("begin"), **ONLY_B})
     job = f"ppo-b-{NAME}"
     assert next_words(run, session)[:2] == (0, ["ppo_b", "submit", "jobspecs/ppo.yaml", "B", job])
     aside = shared.path / "aside"
@@ -90,7 +90,6 @@ def test_a_run_whose_snapshot_is_gone_is_not_submitted(session, run, shared):
 def test_a_job_that_failed_because_its_snapshot_went_is_not_bs_failure_and_runs_again(
     session, run, shared, ray, make_job
 ):
-    session.write("begin", {**session.read("begin"), **ONLY_B})
     name = f"ppo-b-{NAME}"
     job = make_job(name, ended={"exit_code": 1, "reason": "ImportError"})
     plan = json.loads((job.config / "resolved.json").read_text())

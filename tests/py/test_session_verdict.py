@@ -9,7 +9,7 @@ import pytest
 from verdict_runs import rewrite, rows_of, unpack
 
 from verl_regress.base.layout import SharedRoot
-from verl_regress.session import checks, cost, past, report, schedule, suites, verdict
+from verl_regress.session import checks, past, report, schedule, suites, verdict
 from verl_regress.session import evidence as gathered
 from verl_regress.session.schedule import Run, Wants
 from verl_regress.store.sessions import Session, jobs_of
@@ -30,7 +30,7 @@ def make(root, name="20261122T100000Z", suite=SUITE, trees=TREES):
         "begin",
         {
             "suite": suites.parse(suite, "my.yaml").recorded(), "trees": trees, "codes": {"A": "codeA", "B": "codeB"},
-            "profile": "cpu (rehearsal: no GPU)", "cluster": "mine", "only": [], "artefacts": {}, "nodes": [],
+            "profile": "cpu (rehearsal: no GPU)", "cluster": "mine", "only": [], "nodes": [],
         },
     )  # fmt: skip
     return session
@@ -56,7 +56,7 @@ def job(root, recorded, name, tree, change=None, exit_code=0, checkpoints=("glob
     return {
         "submission_id": name, "job_dir": str(directory), "code": {"tree_sha256": tree}, "checkpoints": list(checkpoints),
         "state": {"ended": ended}, "artefacts": {"model sha256": "m", "data sha256": "d"}, "packages": None, "image": "sha256:1", "stalled": False,
-        "plan": {"code_id": "x", "workload": recorded.split("-")[0]}, "steps": list(steps), "scores": [0.0] * len(steps), "losses": [0.0] * len(steps),
+        "plan": {"code_id": "x", "workload": recorded.split("-")[0]}, "steps": list(steps),
         "ray": {"start_time": 1000, "end_time": 31000}, "digest": gathered.digest(directory),
     }  # fmt: skip
 
@@ -445,64 +445,6 @@ class TestReuse:
         session.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "reused_from": earlier.path.name})
         case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
         assert verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, again=True)) is None
-
-
-TWO = "cases:\n  ppo: {workload: ppo}\n  sft: {workload: sft}\n"
-
-
-class TestTheCostIsSaidBeforeTheFirstRun:
-    def said(self, root, session, budget=None):
-        return cost.described(root, session.evidence(), budget)
-
-    def test_of_a_new_session_and_of_the_rest_of_one_with_the_time_that_earlier_runs_took(self, root):
-        session = make(root, suite=TWO)
-        reused = ", less those of A that earlier sessions made"
-        new = f"this session makes 4 to 8 runs{reused}; how long ppo, sft takes is not known yet"
-        assert self.said(root, session) == new
-        pair(root, session)
-        rest = f"this session makes 2 to 4 more runs{reused}; how long sft takes is not known yet"
-        assert self.said(root, session) == rest
-        for side in "ab":
-            session.write_job(f"sft_{side}", job(root, "ppo-0.9.1-v1-1", f"sft-{side}", TREES[side.upper()]))
-        assert self.said(root, session) == "this session makes no further run (4 done already)"
-        said = self.said(root, make(root, "20261123T100000Z", suite=TWO))
-        assert said == f"this session makes 4 to 8 runs{reused}: about 2 to 4 minutes, as earlier runs took"
-
-    def test_a_case_that_needs_a_second_run_of_a_is_not_done(self, root):
-        session = make(root, suite="cases: {ppo: {workload: ppo}}")
-        pair(root, session, lr, "ppo-0.9.1-v0")
-        assert self.said(root, session).startswith("this session makes 1 to 2 more runs, ")
-
-    def test_an_earlier_session_that_is_damaged_says_nothing(self, root):
-        earlier = make(root, suite=TWO)
-        earlier.write("begin", {key: value for key, value in earlier.read("begin").items() if key != "suite"})
-        assert "is not known yet" in self.said(root, make(root, "20261123T100000Z", suite=TWO))
-
-    def test_within_the_budget_in_which_lost_runs_count(self, root):
-        session = make(root, suite=TWO)
-        assert self.said(root, session, 3).startswith("this session makes 3 runs, ")
-        session.write("lost-x", {"run": "ppo_b", "outcome": 7})
-        assert schedule.spent(session.evidence()) == 1
-        assert self.said(root, session, 3).startswith("this session makes 2 runs, ")
-        assert self.said(root, session, 1) == "this session makes no further run: BUDGET=1 runs are used up (1 made)"
-
-    def test_of_some_checks_alone(self, root):
-        session = make(root, suite=TWO)
-        session.write("begin", {**session.read("begin"), "only": ["outputs"]})
-        assert self.said(root, session).startswith("this session makes 2 runs; ")
-        session.write("begin", {**session.read("begin"), "only": ["head"]})
-        assert self.said(root, session) == "this session makes no run"
-
-    def test_of_a_case_that_waits_for_another_one_or_cannot_run(self, root):
-        suite = "cases:\n  ppo: {workload: ppo}\n  more: {continues: ppo, steps: 2}\n"
-        session = make(root, suite=suite)
-        assert self.said(root, session).startswith("this session makes 4 to 8 runs, ")
-        for side in "ab":
-            session.write_job(f"ppo_{side}", job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()], checkpoints=()))
-        assert self.said(root, session) == "this session makes no further run (2 done already)"
-        refused = make(root, "20261123T100000Z", suite="cases: {ppo: {workload: ppo}}")
-        refused.write("refused-ppo_b", {"reason": "no"})
-        assert self.said(root, refused) == "this session makes no run"
 
 
 def test_the_report_says_the_answer_first(root):

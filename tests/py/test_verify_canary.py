@@ -32,7 +32,7 @@ NODES = "/api/v0/nodes?limit=1000&detail=1"
 
 
 @pytest.fixture
-def search(shared, ray, tmp_path, make_job):
+def search(shared, ray, tmp_path, make_job, monkeypatch):
     """Searches for VALUE after the one job of a session, `job`; Ray's answers about it are empty unless the test sets them."""
     make_job()
     ray.knows({"submission_id": "job", "job_id": "02000000"})
@@ -41,12 +41,13 @@ def search(shared, ray, tmp_path, make_job):
         ACTORS: (200, {"data": {"result": {"result": []}}}),
         "/api/jobs/job/logs": (200, {"logs": "trained\n"}),
     }
-    session = tmp_path / "session"
-    return lambda canary=VALUE: evidence.canary_search(shared, RayApi(ray.address), "mine", session, ["job"], canary)
+    monkeypatch.setattr(Session, "canary", lambda session: VALUE)
+    session = Session(tmp_path / "session")
+    return lambda: evidence.search(shared, RayApi(ray.address), "mine", session, ["job"])
 
 
 def test_a_search_that_finds_nothing_says_how_much_it_searched(search):
-    assert search() == {"canary_characters": 40, "files": 2, "answers": 6, "unanswered": [], "found_in": []}
+    assert search() == {"files": 2, "answers": 6, "unanswered": [], "found": []}
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
@@ -56,8 +57,15 @@ def test_a_search_that_finds_nothing_says_how_much_it_searched(search):
 def test_it_is_found_in_every_form_in_files(search, shared, place, form):
     file = write(shared.path / place, f"a line\nAuthorization: {form}!\n")
     found = search()
-    assert found["found_in"] == [str(file)]
+    assert found["found"] == [f"the session's secret is in {file}"]
     assert VALUE not in json.dumps(found)
+
+
+def test_rays_token_is_searched_too(search, shared, ray, monkeypatch):
+    monkeypatch.setattr(evidence.ray_api, "token", lambda: "token-0123456789")
+    file = write(shared.path / "jobs/job/logs/driver.log", "a token-0123456789 b")
+    ray.answers["/api/jobs/job/logs"] = (200, {"logs": "token-0123456789"})
+    assert search()["found"] == [f"Ray's token is in {file}", "Ray's token is in Ray's answer about the log of job"]
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
@@ -71,7 +79,7 @@ def test_it_is_found_in_every_form_in_files(search, shared, place, form):
 )
 def test_it_is_found_in_every_form_in_answers(search, ray, path, place, form):
     ray.answers[path] = (200, [{"submission_id": "other", "said": f"a {form} b"}])
-    assert search()["found_in"] == [place]
+    assert search()["found"] == [f"the session's secret is in {place}"]
 
 
 def test_it_is_found_in_what_ray_says_of_the_job_its_actors_and_the_nodes(search, ray):
@@ -79,12 +87,7 @@ def test_it_is_found_in_what_ray_says_of_the_job_its_actors_and_the_nodes(search
     ray.answers[ACTORS] = (200, {"data": {"result": {"result": [{"class_name": VALUE}]}}})
     ray.has_nodes(node_row("head", "10.0.0.1", **{VALUE: 1.0}))
     places = ("all jobs", "the nodes", "the job job", "the actors of job")
-    assert search()["found_in"] == [f"Ray's answer about {place}" for place in places]
-
-
-def test_a_secret_that_is_not_ascii_is_found_in_an_answer(search, ray):
-    ray.answers["/api/jobs/job/logs"] = (200, {"logs": "a page said &lt;clé&gt;"})
-    assert search("<clé>")["found_in"] == ["Ray's answer about the log of job"]
+    assert search()["found"] == [f"the session's secret is in Ray's answer about {place}" for place in places]
 
 
 def test_a_query_that_ray_does_not_answer_is_reported(search, ray):
@@ -94,66 +97,37 @@ def test_a_query_that_ray_does_not_answer_is_reported(search, ray):
     assert (found["answers"], found["unanswered"]) == (4, ["the nodes", "the log of job"])
 
 
-def test_on_a_node_it_is_found_in_rays_files_and_in_the_process_list(tmp_path, monkeypatch):
-    monkeypatch.setattr(evidence, "_NODE_LOGS", tmp_path)
-    file = write(tmp_path / "session_1" / "logs" / "worker.out", "nothing\n")
-    clean = evidence.canary_search_here(VALUE)
+def test_on_a_node_it_is_found_in_rays_files_and_in_the_process_list(shared, tmp_path, monkeypatch):
+    monkeypatch.setattr(evidence, "_NODE_LOGS", tmp_path / "ray")
+    session = Session.begin(shared)
+    canary = session.canary()
+    assert ((session.path / "canary").stat().st_mode & 0o777, len(canary)) == (0o600, 40)
+    file = write(tmp_path / "ray" / "session_1" / "logs" / "worker.out", "nothing\n")
+    clean = evidence.search_here(session)
     assert clean.pop("processes") >= 1
-    assert clean == {"canary_characters": 40, "files": 1, "found_in": []}
-    file.write_text(f"API_KEY={VALUE}\n")
-    program = [sys.executable, "-c", "print(flush=True); input()", VALUE]
+    assert clean == {"files": 1, "found": []}
+    file.write_text(f"API_KEY={canary}\n")
+    program = [sys.executable, "-c", "print(flush=True); input()", canary]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()  # it is running: before that its command line may still be empty
-        found = evidence.canary_search_here(VALUE)
+        found = evidence.search_here(session)
         process.communicate(b"\n")
-    assert found["found_in"] == [str(file), f"the command line of process {process.pid}"]
-    assert VALUE not in json.dumps(found)
+    places = (str(file), f"the command line of process {process.pid}")
+    assert found["found"] == [f"the session's secret is in {place}" for place in places]
+    assert canary not in json.dumps(found)
 
 
-def test_the_scripts_hand_it_over_on_stdin(run, shared, ray, search, tmp_path, monkeypatch):
+def test_the_scripts_get_the_secret_and_search_for_it(run, shared, search, tmp_path, monkeypatch):
     monkeypatch.setattr(evidence, "_NODE_LOGS", tmp_path / "session_of_ray")
-    write(tmp_path / "session_of_ray" / "raylet.out", VALUE)
+    log = write(tmp_path / "session_of_ray" / "raylet.out", VALUE)
     session = Session.begin(shared)
     session.write("begin", {"cluster": "mine"})
     session.write("job-ppo_a", {"submission_id": "job"})
-    for step in (["search"], ["search-node", "--node", "worker-0"]):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(VALUE))
+    for step, out in ((["canary"], f"{VALUE}\n"), (["search"], ""), (["search-node", "--node", "worker-0"], "")):
         outcome = run("verify", step[0], "--session", session.path, *step[1:])
-        assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
-    assert (session.read("canary")["files"], session.read("canary")["found_in"]) == (4, [])
-    assert session.read("canary-worker-0")["found_in"] == [str(tmp_path / "session_of_ray" / "raylet.out")]
-
-
-@pytest.fixture
-def continued(run, shared, ray, search, monkeypatch):
-    """Searches as the shell `driver` in a session with one node, where the shell `one` has submitted `job`; then on the node too."""
-    session = Session.begin(shared)
-    session.write("begin", {"cluster": "mine", "nodes": [{"name": "head"}]})
-    session.write("job-ppo_a", {"submission_id": "job", "driver": "one"})
-
-    def searched(driver):
-        for step in (["search"], ["search-node", "--node", "head"]):
-            monkeypatch.setattr(sys, "stdin", io.StringIO(VALUE))
-            outcome = run("verify", step[0], "--session", session.path, f"--driver={driver}", *step[1:])
-            assert (outcome.status, outcome.out) == (0, "")
-        return session.read("canary")
-
-    return session, searched
-
-
-def test_a_search_says_which_jobs_have_the_secret_and_a_later_one_without_a_job_keeps_it(continued):
-    session, searched = continued
-    found = searched("one")
-    assert (found["jobs"], found["canary_characters"]) == (["job"], 40)
-    assert searched("two") == found
-    session.write("job-ppo_b", {"submission_id": "other", "driver": "two"})
-    assert searched("two")["jobs"] == ["other"]
-
-
-def test_without_a_job_and_without_an_earlier_search_there_is_nothing_to_search_for(continued):
-    session, searched = continued
-    assert searched("two")["jobs"] == []
-    assert session.read("canary-head") is None
+        assert (outcome.status, outcome.out, outcome.err) == (0, out, "")
+    assert (session.read("canary")["files"], session.read("canary")["found"]) == (4, [])
+    assert session.read("canary-worker-0")["found"] == [f"the session's secret is in {log}"]
 
 
 def test_which_processes_of_a_job_got_it(shared, make_job):

@@ -30,39 +30,17 @@ def first_artefact(evidence):
     return next(iter(evidence["begin"]["artefacts"].items()))
 
 
-# --- submission, placement, head
-
-
-def test_another_container_or_address_submitted_it(evidence):
-    metadata, head = job(evidence, "ppo_a")["ray"]["metadata"], evidence["begin"]["head"]
-    metadata["submitted_from_container"] = "c"
-    assert problems(evidence, "submission") == [f"ppo_a was submitted from c, the head is {head['identity']}"]
-    metadata |= {"submitted_from_container": head["identity"], "submitted_from_ip": "192.0.2.1"}
-    assert problems(evidence, "submission") == [f"ppo_a was submitted from 192.0.2.1, the head is at {head['address']}"]
-
-
-def test_a_session_that_was_continued_has_seen_several_heads(evidence):
-    evidence["heads"] = {"heads": [{"identity": "another", "address": "192.0.2.1"}]}
-    metadata = job(evidence, "ppo_a")["ray"]["metadata"]
-    metadata |= {"submitted_from_container": "another", "submitted_from_ip": "192.0.2.1"}
-    assert problems(evidence, "submission") == []
-    head = evidence["begin"]["head"]
-    metadata |= {"submitted_from_container": "c", "submitted_from_ip": "192.0.2.2"}
-    assert problems(evidence, "submission") == [
-        f"ppo_a was submitted from c, the head is another, {head['identity']}",
-        f"ppo_a was submitted from 192.0.2.2, the head is at {head['address']}, 192.0.2.1",
-    ]
+# --- placement
 
 
 def test_a_job_of_an_earlier_session_was_checked_there(evidence):
     reused = job(evidence, "grpo_a")
     reused["reused_from"] = "20261121T100000Z"
-    reused["ray"]["metadata"]["submitted_from_container"] = "c"
     reused["checkpoints"] = []
-    evidence["begin"]["digests"][reused["submission_id"]] = reused["digest"]
+    del evidence["end"]["digests"][reused["submission_id"]]
     found = {verdict.name: verdict for verdict in checks.judge(evidence, set())}
     assert {name for name, verdict in found.items() if not verdict.passed} == set()
-    assert found["submission"].checked == "9 jobs"
+    assert found["placement"].checked == "9 jobs"
 
 
 def test_a_driver_ran_elsewhere(evidence):
@@ -75,63 +53,28 @@ def test_a_driver_ran_elsewhere(evidence):
         ]
 
 
-@pytest.mark.parametrize("moment", ["begin", "end"])
-def test_a_cluster_has_one_head_and_it_has_no_devices(evidence, moment):
-    nodes = evidence[moment]["nodes"]
-    head = next(node for node in nodes if node["is_head"])
-    head["resources"]["CPU"], head["resources"]["GPU"] = 2.0, 0.5
-    assert problems(evidence, "head") == [
-        f"at the {moment} the head had CPU 2",
-        f"at the {moment} the head had GPU 0.5",
-    ]
-    head["resources"] |= {"CPU": 0.0, "GPU": 0.0}
-    assert problems(evidence, "head") == []
-    nodes.append(copy.deepcopy(head))
-    assert problems(evidence, "head") == [f"at the {moment} Ray listed 2 heads"]
-    nodes[:] = [node for node in nodes if not node["is_head"]]
-    found = {verdict.name: verdict.problems for verdict in checks.judge(evidence, {"head"})}
-    assert found["head"] == [f"at the {moment} Ray listed 0 heads"]
-
-
-# --- outputs, prepare, checkpoints
+# --- outputs, artefacts, checkpoints
 
 
 def test_outputs_are_apart(evidence):
-    one, other = job(evidence, "grpo_a"), job(evidence, "grpo_b")
-    evidence["begin"]["digests"][one["submission_id"]] = one["digest"]
-    assert problems(evidence, "outputs") == [f"{one['submission_id']} was there before"]
-    del evidence["begin"]["digests"][one["submission_id"]]
-    evidence["begin"]["jobs"] = ["another", one["submission_id"]]  # older than the jobs that are compared
-    assert problems(evidence, "outputs") == [f"{one['submission_id']} was there before"]
-    del evidence["begin"]["jobs"]
+    one = job(evidence, "grpo_a")
     evidence["end"]["digests"][one["submission_id"]] = "0"
     assert problems(evidence, "outputs") == [f"{one['submission_id']} was changed by a later job"]
     del evidence["end"]["digests"][one["submission_id"]]
     assert problems(evidence, "outputs") == [f"{one['submission_id']} was removed by a later job"]
     evidence["end"]["digests"][one["submission_id"]] = one["digest"]
-    other["job_dir"] = one["job_dir"]
-    assert problems(evidence, "outputs") == ["two jobs share a directory", f"grpo_b wrote to {one['job_dir']}"]
+    one["entries"].remove("logs")
+    assert problems(evidence, "outputs") == ["grpo_a has no logs"]
 
 
-def test_the_second_prepare_changes_nothing(evidence):
-    directory, files = first_artefact(evidence)
-    after, name = evidence["prepare"]["artefacts"], next(iter(files))
-    log = evidence["prepare"]["log"]
-    after[directory] = {**files, name: [files[name][0], "0"]}
-    assert problems(evidence, "prepare") == [f"{directory}: 1 of {len(files)} files changed ({name})"]
-    del after[directory]
-    assert problems(evidence, "prepare") == [f"{directory}: {len(files)} of {len(files)} files changed ({name})"]
-    after[directory] = dict(files)
-    after["/private/datasets/new"] = {}
-    assert problems(evidence, "prepare") == ["the second prepare made /private/datasets/new"]
-    del after["/private/datasets/new"]
-    evidence["prepare"]["log"] = f"{log}\nchanged it\n"
-    assert problems(evidence, "prepare") == ["the second prepare said: changed it"]
-    evidence["prepare"]["log"] = "ok      all is as it was\n"
-    assert problems(evidence, "prepare") == ["the second prepare said no 'skip'"]
-    evidence["prepare"] |= {"log": log, "artefacts": {}}
-    evidence["begin"]["artefacts"] = {}
-    assert problems(evidence, "prepare") == ["no artefact was there"]
+def test_what_jobs_read_is_as_it_was_prepared(evidence):
+    now = evidence["end"]["artefacts"]
+    directory, files = next(iter(evidence["end"]["prepared"].items()))
+    name = next(iter(files))
+    now[directory][name] = "0"
+    assert problems(evidence, "artefacts") == [f"{directory}: 1 of {len(files)} files changed ({name})"]
+    del now[directory]
+    assert problems(evidence, "artefacts") == [f"{directory}: {len(files)} of {len(files)} files changed ({name})"]
 
 
 def test_checkpoints_come_every_save_freq_steps(evidence):
@@ -161,9 +104,7 @@ def test_checkpoints_come_every_save_freq_steps(evidence):
         ("-1", [10], None),  # SFT keeps its last step, whatever it was asked for
         ("-1", [5, 10], "save_freq=-1 is global_step_10"),
         ("-1", [], "save_freq=-1 is global_step_10"),
-        ("after_each_epoch", [4, 8, 10], None),  # of 4 steps
-        ("'after_each_epoch'", [4, 10], "every 4 steps is global_step_10, global_step_4, global_step_8"),
-        ("after_each_epoch", [], "save_freq=0 is global_step_10"),
+        ("after_each_epoch", [4, 8, 10], None),
     ],
 )
 def test_sft_always_keeps_the_last_step_and_may_save_after_each_epoch(evidence, save_freq, kept, wanted):
@@ -175,7 +116,7 @@ def test_sft_always_keeps_the_last_step_and_may_save_after_each_epoch(evidence, 
     assert problems(evidence, "checkpoints") == ([f"sft_b kept {names}; {wanted}"] if wanted else [])
 
 
-# --- further, debug, imports
+# --- further, imports
 
 
 def test_a_case_whose_source_trained_on_after_a_checkpoint_trains_those_steps(evidence):
@@ -204,20 +145,6 @@ def test_further_steps_were_trained_from_that_checkpoint(evidence):
     for override in further["plan"]["overrides"]:
         override["text"] = override["text"].replace(asked, f"{asked}1")
     assert problems(evidence, "further") == [f"resume_b was not asked to resume: no {asked}"]
-
-
-def test_debug_holds_four_kinds_of_state_of_two_moments(evidence):
-    bundles = job(evidence, "ppo_a")["bundles"]
-    phases = [bundle["phase"] for bundle in bundles]
-    for bundle in bundles:
-        bundle["files"], bundle["errors"] = ["a", "b", "c", "d"], {"d": "no answer"}
-    assert problems(evidence, "debug") == ["ppo_a has 3 kinds of state in debug/ (a, b, c), 4 are wanted"]
-    for bundle in bundles:
-        bundle["errors"] = None
-    assert problems(evidence, "debug") == []
-    for bundle in bundles[1:]:
-        bundle["asked"] = None
-    assert problems(evidence, "debug") == [f"ppo_a has debug bundles of 1 moments ({phases[0]}), 2 are wanted"]
 
 
 @pytest.mark.parametrize(("key", "value"), [("processes", 1), ("processes", 0), ("modules", 0), ("actors", 0)])
@@ -267,63 +194,20 @@ def test_where_the_trees_differ_some_case_loads_other_bytes(evidence):
     assert problems(evidence, "imports") == []
 
 
-# --- workloads, rules
+# --- workloads
 
 
 def test_every_case_ran_to_its_step_count(evidence):
     one = job(evidence, "sft_b")
     was = copy.deepcopy(one)
-    one["state"]["started"] = None
-    assert problems(evidence, "workloads") == ["sft_b never ran"]
-    one["state"]["started"] = was["state"]["started"]
     one["ray"]["status"] = "RUNNING"
     assert problems(evidence, "workloads") == ["sft_b is RUNNING in Ray"]
     one["ray"]["status"] = "SUCCEEDED"
     one["total_steps"] += 1
     assert problems(evidence, "workloads") == [f"sft_b is at step {was['total_steps']} of {one['total_steps']}"]
-    one["total_steps"] -= 1
-    for bundle in one["bundles"]:
-        bundle["phase"] = "submitted"
-    found = next(verdict for verdict in checks.judge(evidence, set()) if verdict.name == "workloads")
-    assert found.problems == ["sft_b was never seen RUNNING"]
 
 
-def test_all_jobs_keep_the_same_rules(evidence):
-    one = job(evidence, "sft_b")
-    one["entries"].remove("debug")
-    assert problems(evidence, "rules") == ["sft_b has no debug"]
-    one["entries"].append("debug")
-    one["config"].remove("code.json")
-    assert problems(evidence, "rules") == ["sft_b has no config/code.json"]
-    one["config"].append("code.json")
-    gone = one["bundles"].pop()["phase"]
-    assert problems(evidence, "rules") == [f"sft_b has no debug bundle '{gone}'"]
-
-
-def test_the_rules_are_also_for_a_reused_job_and_not_for_one_that_failed(evidence):
-    again = job(evidence, "ppo_a_again")
-    again["entries"].remove("debug")
-    again["reused_from"] = "20261121T100000Z"
-    assert problems(evidence, "rules") == ["ppo_a_again has no debug"]
-    again["state"]["ended"]["exit_code"] = 1
-    del again["reused_from"]
-    assert problems(evidence, "rules") == []
-    evidence["begin"]["only"] = ["rules"]
-    assert checks.judge(evidence, {"rules"})[0].problems == ["ppo_a_again has no debug"]
-
-
-# --- token, secrets
-
-
-@pytest.mark.parametrize("key", ["token_characters", "files", "answers"])
-def test_a_search_for_nothing_or_in_nothing_is_no_proof(evidence, key):
-    evidence["end"]["token"][key] = 0
-    assert problems(evidence, "token") == ["nothing was searched"]
-
-
-def test_the_token_is_where_it_was_found(evidence):
-    evidence["end"]["token"]["found_in"] = ["a", "b"]
-    assert problems(evidence, "token") == ["the token is in a", "the token is in b"]
+# --- secrets
 
 
 @pytest.mark.parametrize(
@@ -331,13 +215,11 @@ def test_the_token_is_where_it_was_found(evidence):
     [
         ("canary/files", 0, "nothing was searched"),
         ("canary/answers", 0, "nothing was searched"),
-        ("canary/canary_characters", 0, "nothing was searched for"),
-        ("canary-worker-1/canary_characters", 0, "nothing was searched for"),
         ("canary-worker-1/files", 0, "worker-1 was not searched"),
         ("canary-worker-1/processes", 0, "worker-1 was not searched"),
         ("canary/unanswered", ["the nodes"], "Ray did not answer about the nodes"),
-        ("canary/found_in", ["a"], "it is in a"),
-        ("canary-head/found_in", ["a"], "it is in a on head"),
+        ("canary/found", ["a secret is in a"], "a secret is in a"),
+        ("canary-head/found", ["a secret is in a"], "a secret is in a on head"),
         ("job-grpo_a/secrets", [], "no process of grpo_a reported which secrets it has"),
         ("job-grpo_a/secrets", [{"process": "p", "names": ["OTHER"]}], "the process p of grpo_a did not get it"),
     ],

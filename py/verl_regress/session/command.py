@@ -1,4 +1,4 @@
-"""`verify suite | begin | open | prepared | next | record | search | search-node | judge`: a session's steps, for scripts/60_verify.sh."""
+"""`verify suite | begin | open | canary | next | record | refused | search | search-node | judge`: a session's steps, for scripts/60_verify.sh."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import deps
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput, Exit, RegressError, shown
-from verl_regress.base.ids import SFT_SUFFIX
+from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.cluster import nodes, ray_api
+from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, status
-from verl_regress.session import checks, cost, evidence, schedule, suites
+from verl_regress.session import checks, evidence, schedule, suites
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
-from verl_regress.store import datasets, models, snapshot
+from verl_regress.store import snapshot
 from verl_regress.store.removal import uncollected
 from verl_regress.store.sessions import Session, all_of, named, need_unfinished
 
@@ -47,40 +45,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     opened.add_argument("--name", required=True, help="its name, or latest")
     opened.add_argument("--cluster", required=True)
     for name, text in (
-        ("cost", "say what the session will cost at most"),
-        ("prepared", "keep what the second prepare said (stdin) and left"),
+        ("canary", "print the secret that the session's jobs get"),
         (
             "next",
             "print the next run: its name, submit or follow, JobSpec, A or B, submission id, seed, 1 if perturbed, overrides, each ended by a NUL",
         ),
         ("record", "gather the evidence of a job that has ended"),
         ("refused", "keep why verl refused the config of a run of B (stdin) that it takes with A"),
-        ("search", "search the shared root and Ray's answers for the session's secret (stdin)"),
-        ("search-node", "search this node for it"),
+        ("search", "search the shared root and Ray's answers for the session's secret and Ray's token"),
+        ("search-node", "search this node for them"),
         ("judge", "gather the rest, make every check and every verdict, write the reports"),
     ):
         step = steps.add_parser(name, help=text)
         step.add_argument("--session", type=Path, required=True)
-    for each in (begin, steps.choices["next"]):
-        each.add_argument("--head-identity", required=True, help="the head's container id, as its engine says")
-        each.add_argument("--head-address", required=True)
-    for each in (begin, opened, steps.choices["prepared"]):
-        for knob in ("dataset", "model"):
-            each.add_argument(f"--{knob}", required=True, help=f"the knob {knob.upper()}")
-            each.add_argument(f"--{knob}-source", required=True, help=f"the knob {knob.upper()}_SOURCE")
-    for name in ("cost", "next", "judge"):
+    for name in ("next", "judge"):
         steps.choices[name].add_argument("--budget", type=int, help="the most runs of this session")
     for name in ("record", "refused"):
         steps.choices[name].add_argument("--name", required=True)
     steps.choices["record"].add_argument("--job", required=True)
     steps.choices["record"].add_argument("--outcome", type=int, default=0, help="the exit status of following it")
     steps.choices["record"].add_argument("--image", default="", help="the digest of the nodes' image, if they have one")
-    for name, text in (
-        ("record", "the shell that submitted it, if that is the one that asks"),
-        ("search", "the shell that asks"),
-        ("search-node", "the same"),
-    ):
-        steps.choices[name].add_argument("--driver", default="", help=text)
     steps.choices["search-node"].add_argument("--node", required=True, help="this node's name")
     steps.choices["judge"].add_argument("--json", action="store_true", help="print report.json instead of the table")
     steps.choices["judge"].add_argument("--allow", default="", help="verdicts that exit with 0, separated by commas")
@@ -98,12 +82,9 @@ def run(args: argparse.Namespace) -> int:
         return _open(root, args)
     session = Session(args.session)
     deps.use("judge")  # only the head has them
-    if args.step == "cost":
-        say.info(cost.described(root, session.evidence(), args.budget))
-    elif args.step == "prepared":
-        _prepared(root, session, args)
+    if args.step == "canary":
+        print(session.canary())
     elif args.step == "next":
-        _see_head(session, {"identity": args.head_identity, "address": args.head_address})
         _next(root, api, session, args.budget)
     elif args.step == "record":
         _record(root, api, session, args)
@@ -111,30 +92,21 @@ def run(args: argparse.Namespace) -> int:
         _need_code(root, session, "B")
         session.write(f"refused-{args.name}", {"reason": sys.stdin.read().strip()})
     elif args.step == "search":
-        _search(root, api, session, args.driver, sys.stdin.read())
+        known = session.evidence()
+        recorded = [job["submission_id"] for job in checks.own_jobs(known).values()]
+        session.write("canary", evidence.search(root, api, known["begin"]["cluster"], session, recorded))
     elif args.step == "search-node":
-        if _jobs_with_secret(session, args.driver):
-            session.write(f"canary-{args.node}", evidence.canary_search_here(sys.stdin.read()))
+        session.write(f"canary-{args.node}", evidence.search_here(session))
     else:
         return _judge(root, api, session, args)
     return 0
-
-
-def chosen(only: str) -> set[str]:
-    """The names in ONLY. Raises BadInput for an unknown name."""
-    names = {name for name in only.replace(",", " ").split() if name}
-    known = [check.name for check in checks.CHECKS]
-    for name in sorted(names):
-        if name not in known:
-            raise BadInput(f"ONLY={name} is not a check of verify: use one or more of {', '.join(known)}.")
-    return names
 
 
 def _suite(args: argparse.Namespace) -> Suite:
     """The suite on stdin. Raises BadInput for one that cannot be used, or that has no run for a check in ONLY."""
     suite = suites.parse(sys.stdin.buffer.read().decode("utf-8", "replace"), args.name)
     for check in checks.CHECKS:
-        if check.name in chosen(args.only) and check.runs(suite) is None:
+        if check.name in _chosen(args) and check.runs(suite) is None:
             raise BadInput(
                 f"ONLY={check.name} checks nothing in the suite {args.name}, where no case continues another one: leave it out."
             )
@@ -154,57 +126,19 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
             {
                 "profile": args.profile,
                 "cluster": args.cluster,
-                "only": sorted(chosen(args.only)),
+                "only": sorted(_chosen(args)),
                 "suite": suite.recorded(),
                 "codes": codes,
                 "trees": {side: record["tree_sha256"] for side, record in records.items()},
                 "sources": {side: record["source"] for side, record in records.items()},
-                "head": {"identity": args.head_identity, "address": args.head_address},
                 "nodes": table,
-                "prepared": _names(args),
-                "jobs": sorted(find.ids_of(root)),
-                "digests": evidence.job_digests(root),
-                "artefacts": evidence.artefacts(root, _made_by_prepare(root, args)),
             },
         )
+    if not args.only:
+        least, most = 2 * len(suite.cases), sum(case.most_runs for case in suite.cases)
+        say.info(f"this session makes {least} to {most} runs, less those of A that earlier sessions made")
     print(session.path)
     return 0
-
-
-def _prepared(root: SharedRoot, session: Session, args: argparse.Namespace) -> None:
-    """Record the second prepare: of what there was before, and of what it may have made."""
-    before = map(Path, (session.read("begin") or {})["artefacts"])
-    found = evidence.artefacts(root, dict.fromkeys([*before, *_made_by_prepare(root, args)]))
-    session.write("prepare", {"log": sys.stdin.read(), "artefacts": found})
-
-
-def _made_by_prepare(root: SharedRoot, args: argparse.Namespace) -> list[Path]:
-    """What `make prepare` makes with these knobs; jobs use it unless their JobSpec names something else."""
-    dataset, model = _names(args).values()
-    return [
-        *(root.datasets / name for name in (dataset, dataset + SFT_SUFFIX)),
-        *(root.models / name for name in (model, models.critic_name(model))),
-    ]
-
-
-def _names(args: argparse.Namespace) -> dict[str, str]:
-    """The names of the data set and of the model that these knobs mean."""
-    return {
-        "dataset": args.dataset or datasets.default_name(args.dataset_source),
-        "model": args.model or models.default_name(args.model_source),
-    }
-
-
-def _need_same_names(session: Session, begun: Mapping[str, str], args: argparse.Namespace) -> None:
-    """A session goes on with the data set and the model that it began with. Raises BadInput."""
-    for kind, name in _names(args).items():
-        if name != begun[kind]:
-            knob, given = kind.upper(), getattr(args, kind)
-            says = f"{knob}={shown(given)}" if given else f"{knob}_SOURCE={shown(getattr(args, f'{kind}_source'))}"
-            raise BadInput(
-                f"SESSION={shown(args.name)} ({session.path.name}) uses the {kind} {shown(begun[kind])}, but {says} means {shown(name)}: give "
-                f"{knob} and {knob}_SOURCE as when it began, or leave SESSION empty for a new one."
-            )
 
 
 def _open(root: SharedRoot, args: argparse.Namespace) -> int:
@@ -213,21 +147,13 @@ def _open(root: SharedRoot, args: argparse.Namespace) -> int:
     session = Session(named(mine, "SESSION", args.name, f"a session of the cluster {args.cluster}", "a new one"))
     need_unfinished(session.path, "SESSION", args.name)
     begin = session.read("begin") or {}
-    _need_same_names(session, begin["prepared"], args)
     codes = begin["codes"]
     sys.stdout.write("".join(f"{word}\0" for word in (session.path, codes["A"], codes["B"])))
     return 0
 
 
-def _only(session: Session) -> set[str]:
-    return set((session.read("begin") or {}).get("only", []))
-
-
-def _see_head(session: Session, head: dict[str, str]) -> None:
-    """Record the head from which the next job is submitted, if it was made again: then its container has another id."""
-    heads = (session.read("heads") or {}).get("heads", [])
-    if head not in ((session.read("begin") or {})["head"], *heads):
-        session.write("heads", {"heads": [*heads, head]})
+def _chosen(args: argparse.Namespace) -> set[str]:
+    return set(args.only.replace(",", " ").split())
 
 
 def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -> None:
@@ -236,7 +162,7 @@ def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -
 
     while True:
         known = session.evidence()
-        suite, only = suites.of_recorded(known["begin"]["suite"]), _only(session)
+        suite, only = suites.of_recorded(known["begin"]["suite"]), set(known["begin"]["only"])
         runs = checks.runs_for(suite, only) if only else None
         following = schedule.next_run(suite, known, partial(verdict.wants, evidence=known), runs)
         if following is None:
@@ -331,56 +257,34 @@ def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Name
         "artefacts": evidence.artefact_hashes(job, _artefacts(root, session, job)),
         "image": args.image or None,
         "stalled": args.outcome == Exit.STALLED,
-        "driver": args.driver,
     }
     session.write_job(args.name, {**evidence.job(job, api), **more})
 
 
-def _artefacts(root: SharedRoot, session: Session, job: JobDir) -> dict[str, dict[str, list[Any]]]:
-    """The files of what this session's jobs read. What a JobSpec names itself is read with the first job that uses it."""
-    begin: dict[str, Any] = (session.read("begin") or {})["artefacts"]
-    used: dict[str, Any] = (session.read("used") or {}).get("artefacts", {})
-    further = evidence.artefacts(root, [each for each in evidence.used(job) if str(each) not in begin | used])
+def _artefacts(root: SharedRoot, session: Session, job: JobDir) -> dict[str, dict[str, str]]:
+    """The files of the models and the data that this session's jobs read; they are hashed with the first job that uses them."""
+    known: dict[str, Any] = (session.read("used") or {}).get("artefacts", {})
+    further = evidence.artefacts(root, [each for each in evidence.used(job) if str(each) not in known])
     if further:
-        session.write("used", {"artefacts": used | further})
-    return begin | used | further
-
-
-def _search(root: SharedRoot, api: RayApi, session: Session, driver: str, canary: str) -> None:
-    """Search for the secret of the shell that asks, and record whose it was. If that is no job's, an earlier search says more."""
-    known, begin = session.evidence(), session.read("begin") or {}
-    mine = _jobs_with_secret(session, driver)
-    if mine:
-        recorded = [job["submission_id"] for job in checks.own_jobs(known).values()]
-        found = evidence.canary_search(root, api, begin["cluster"], session.path, recorded, canary)
-        session.write("canary", {**found, "jobs": mine})
-        return
-    say.skip("the search for the session's secret (every job was submitted before the session was continued)")
-    if not all(f"canary-{node['name']}" in known for node in begin["nodes"]):
-        session.write("canary", {"jobs": []})
-
-
-def _jobs_with_secret(session: Session, driver: str) -> list[str]:
-    """The jobs that this shell submitted: they have its secret. Those of a shell before it have another one, which nobody knows."""
-    own = checks.own_jobs(session.evidence()).values()
-    return [job["submission_id"] for job in own if job.get("driver", "") == driver]
+        session.write("used", {"artefacts": known | further})
+    return known | further
 
 
 def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> int:
     from verl_regress.session import report, verdict  # as above
     from verl_verdict.verdicts import Word
 
-    before = session.read("begin") or {}
-    recorded = [job["submission_id"] for job in checks.own_jobs(session.evidence()).values()]
-    token = ray_api.token() or ""
+    gathered = session.evidence()
+    used = list(gathered.get("used", {}).get("artefacts", {}))
     end = {
         "nodes": evidence.nodes(api),
-        "digests": evidence.job_digests(root, [*before["digests"], *recorded]),
-        "token": evidence.token_search(root, api, recorded, token),
+        "digests": evidence.job_digests(root, [job["submission_id"] for job in checks.own_jobs(gathered).values()]),
+        "prepared": {directory: evidence.prepared(directory) for directory in used},
+        "artefacts": evidence.artefacts(root, map(Path, used)),
     }
     with contextlib.suppress(OSError):  # a full disk must not hide the answer; that of the reports says so
         session.write("end", end)
-    gathered, only = {**session.evidence(), "end": end}, _only(session)
+    gathered, only = {**gathered, "end": end}, set(gathered["begin"]["only"])
     outcome = report.Outcome(
         session,
         gathered,

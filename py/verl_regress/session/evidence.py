@@ -5,31 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from redaction import forms
-from verl_regress.base import owner, processes
-from verl_regress.base.errors import RegressError, Unreadable
+from verl_regress.base import processes
+from verl_regress.base.errors import RegressError
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import ray_api, ray_private
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
-from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
 from verl_regress.store.artefact import MANIFEST, sha256_of
+from verl_regress.store.sessions import Session
 from verl_verdict import jobdir
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
 _PIECE = 4 << 20  # bytes of a file in memory
-_EARLIER = 20  # jobs from before the session that are compared
-_AMONG = 500  # … of so many, the newest of all users
-_SCORE = "critic/score/mean"
-_LOSSES = ("actor/pg_loss", "train/loss")
 _NODE_LOGS = ray_private.ALL_LOGS
 
 
@@ -46,32 +41,10 @@ def digest(directory: Path) -> str:
     return found.hexdigest()
 
 
-def job_digests(root: SharedRoot, names: Iterable[str] | None = None) -> dict[str, str]:
-    """The digest of each named job directory; if none is named, of this user's newest that nobody writes to any more.
-
-    Other users go on with theirs meanwhile, and this user cannot write there. A few are enough to see whether a session writes to
-    another job's directory: to read all that there are could take longer than the session.
-    """
-    if names is None:
-        newest = islice(find.newest(root), _AMONG)
-        over = list(islice((job for job in newest if owner.is_mine(job.path) and _is_over(job)), _EARLIER))
-    else:
-        over = [job for job in (JobDir(root.jobs / name) for name in names) if job.path.is_dir()]
-    return {job.submission_id: digest(job.first.path) for job in over}
-
-
-def _is_over(job: JobDir) -> bool:
-    try:
-        is_refused = (job.read_state("submitted") or {}).get("accepted") is False  # nothing will change there
-        return is_refused or _is_settled(job)
-    except Unreadable:  # it was damaged before this session
-        return False
-
-
-def _is_settled(job: JobDir) -> bool:
-    """Its launcher is gone, and whoever follows it has recorded Ray's last word: another session may be about to do so."""
-    is_seen = (job.read_state("observed") or {}).get("status") in ENDED_IN_RAY
-    return is_seen and job.read_state("ended") is not None and launcher_of(job) is not Launcher.ALIVE
+def job_digests(root: SharedRoot, names: Iterable[str]) -> dict[str, str]:
+    """The digest of each of these job directories that is there, without further attempts."""
+    jobs = [JobDir(root.jobs / name) for name in names]
+    return {job.submission_id: digest(job.first.path) for job in jobs if job.path.is_dir()}
 
 
 def used(found: JobDir) -> list[Path]:
@@ -80,8 +53,8 @@ def used(found: JobDir) -> list[Path]:
     return [Path(plan[key]) for key in ("model", "dataset") if plan.get(key)]
 
 
-def artefacts(root: SharedRoot, directories: Iterable[Path]) -> dict[str, dict[str, list[Any]]]:
-    """The files of those directories that `make prepare` made: `[mtime in ns, sha256]` by name.
+def artefacts(root: SharedRoot, directories: Iterable[Path]) -> dict[str, dict[str, str]]:
+    """The sha256 of the files of those directories that `make prepare` made, by name.
 
     They are read in full, so a caller names only those that its session uses: other users' models may have 100 GB each.
     """
@@ -89,12 +62,16 @@ def artefacts(root: SharedRoot, directories: Iterable[Path]) -> dict[str, dict[s
     ours = [each for each in directories if each.parent in homes and (each / MANIFEST).exists()]
     return {
         str(directory): {
-            str(path.relative_to(directory)): [path.stat().st_mtime_ns, sha256_of(path)]
-            for path in sorted(directory.rglob("*"))
-            if path.is_file()
+            str(path.relative_to(directory)): sha256_of(path) for path in sorted(directory.rglob("*")) if path.is_file()
         }
         for directory in ours
     }
+
+
+def prepared(directory: str) -> dict[str, str]:
+    """The sha256 that `make prepare` recorded of the files that it made there, by name."""
+    manifest = read_json(Path(directory, MANIFEST)) or {}
+    return {name: file["sha256"] for name, file in manifest.get("files", {}).items()}
 
 
 def loaded(found: JobDir, code_path: Path) -> dict[str, str]:
@@ -108,7 +85,7 @@ def loaded(found: JobDir, code_path: Path) -> dict[str, str]:
     }
 
 
-def artefact_hashes(found: JobDir, artefacts: Mapping[str, Mapping[str, Sequence[Any]]]) -> dict[str, str]:
+def artefact_hashes(found: JobDir, artefacts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """What a job read, by content: hashes of its model, its data, its reward function and of what we add to its processes.
 
     Models and data that `make prepare` did not make have none.
@@ -120,7 +97,7 @@ def artefact_hashes(found: JobDir, artefacts: Mapping[str, Mapping[str, Sequence
     for name, key in (("model sha256", "model"), ("data sha256", "dataset")):
         files = artefacts.get(str(plan.get(key)))
         if files:
-            text = json.dumps(sorted([path, seen[1]] for path, seen in files.items()))
+            text = json.dumps(sorted(map(list, files.items())))
             hashes[name] = hashlib.sha256(text.encode()).hexdigest()[:12]
     return hashes
 
@@ -176,7 +153,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "packages": found.read_config("packages.json"),
         "ray": ray and {key: value for key, value in ray.items() if key != "runtime_env"},
         "state": {name: found.read_state(name) for name in ("submitted", "started", "ended", "observed", "identity")},
-        **curves(found),
+        "steps": [step.number for step in progress.training(progress.joined(found))],
         "total_steps": progress.total_steps(found),
         "checkpoints": checkpoints.names(found),
         "weights": newest and checkpoints.weights_hash(newest),
@@ -184,75 +161,58 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "sampled": jobdir.sampled(found.path),
         "loaded": loaded(found, Path(plan["code_path"])),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
-        "bundles": [_bundle(path) for path in sorted((found.path / "debug").glob("*/bundle.json"))],
         # The trainer of SFT samples nothing.
         "entries": sorted(path.name for path in found.path.iterdir() if path != found.samples),
-        "config": sorted(path.name for path in found.config.iterdir()),
         "digest": digest(found.path),
         "secrets": _secret_reports(found, ray),
     }
 
 
-def curves(found: JobDir) -> dict[str, Any]:
-    """The steps of a job with their reward and loss, for report.md; None where one is missing or not finite."""
-    steps = progress.training(progress.joined(found))
-    return {
-        "steps": [step.number for step in steps],
-        "scores": [step.metrics.get(_SCORE) for step in steps],
-        "losses": [step.metrics.get(step.first_of(_LOSSES) or "") for step in steps],
-    }
+def secrets_of(session: Session) -> dict[str, set[str]]:
+    """What no output may contain, by what it is, in every form in which it may be written."""
+    known = {"the session's secret": session.canary(), "Ray's token": ray_api.token()}
+    return {what: forms(value) for what, value in known.items() if value}
 
 
-def token_search(root: SharedRoot, api: RayApi, names: Iterable[str], token: str) -> dict[str, Any]:
-    """Where Ray's token occurs: in the files of the named jobs and in Ray's answers about them. Never prints the token."""
-    needle = token.encode()
-    files = [path for name in names for path in (root.jobs / name).rglob("*") if path.is_file()]
-    answers = {"jobs": api.jobs(), "nodes": nodes(api), **{name: api.actors(name) for name in names}}
-    return {
-        "token_characters": len(token),
-        "files": len(files),
-        "answers": len(answers),
-        "found_in": [str(path) for path in files if _holds(path, [needle])]
-        + [f"Ray's answer about {name}" for name, answer in answers.items() if token in json.dumps(answer)],
-    }
+def search(root: SharedRoot, api: RayApi, cluster: str, session: Session, names: Iterable[str]) -> dict[str, Any]:
+    """Where a secret occurs in the named jobs, on the shared root and in Ray's answers. Never prints it.
 
-
-def canary_search(
-    root: SharedRoot, api: RayApi, cluster: str, session: Path, names: Iterable[str], canary: str
-) -> dict[str, Any]:
-    """Where a secret of the named jobs occurs on the shared root and in Ray's answers, in any form. Never prints it.
-
-    Their own file is searched too (`secrets/`): the jobs are over, so it must be gone.
+    The jobs' own file is searched too (`secrets/`): they are over, so it must be gone.
     """
-    names, written = list(names), forms(canary)
+    names, secrets = list(names), secrets_of(session)
     known = [name for name in names if api.job(name) is not None]
-    homes = [*(root.jobs / name for name in names), root.ray_logs(cluster), root.secrets / cluster, session]
+    homes = [
+        *(root.jobs / name for name in names),
+        root.ray_logs(cluster),
+        root.secrets / cluster,
+        session.evidence_dir,
+    ]
     files = [path for home in homes for path in _files(home)]
     answers = _answers(api, known)
     return {
-        "canary_characters": len(canary),
         "files": len(files),
         "answers": len([answer for answer in answers.values() if answer is not None]),
         "unanswered": [what for what, answer in answers.items() if answer is None],
-        "found_in": _found_in(files, written)
+        "found": _found_in(files, secrets)
         + [
-            f"Ray's answer about {what}"
+            f"{secret} is in Ray's answer about {what}"
+            for secret, written in secrets.items()
             for what, answer in answers.items()
             if any(form in (answer or "") for form in written)
         ],
     }
 
 
-def canary_search_here(canary: str) -> dict[str, Any]:
+def search_here(session: Session) -> dict[str, Any]:
     """The same for this node: what Ray has written on it, and the command line of every process that `ps` would show."""
-    written, files, commands = forms(canary), _files(_NODE_LOGS), processes.commands()
+    secrets, files, commands = secrets_of(session), _files(_NODE_LOGS), processes.commands()
     return {
-        "canary_characters": len(canary),
         "files": len(files),
         "processes": len(commands),
-        "found_in": _found_in(files, written)
+        "found": _found_in(files, secrets)
         + [
-            f"the command line of process {pid}"
+            f"{secret} is in the command line of process {pid}"
+            for secret, written in secrets.items()
             for pid, command in commands.items()
             if any(form.encode() in command for form in written)
         ],
@@ -285,12 +245,13 @@ def _files(home: Path) -> list[Path]:
     return [path for path in paths if path.is_file() and os.access(path, os.R_OK)]
 
 
-def _found_in(files: Iterable[Path], written: Collection[str]) -> list[str]:
-    needles, found = [form.encode() for form in written], []
+def _found_in(files: Iterable[Path], secrets: Mapping[str, Collection[str]]) -> list[str]:
+    found = []
     for path in files:
-        with suppress(FileNotFoundError):  # files of a running Ray
-            if _holds(path, needles):
-                found.append(str(path))
+        for secret, written in secrets.items():
+            with suppress(FileNotFoundError):  # files of a running Ray
+                if _holds(path, [form.encode() for form in written]):
+                    found.append(f"{secret} is in {path}")
     return found
 
 
@@ -320,8 +281,3 @@ def _secret_reports(found: JobDir, ray: Mapping[str, Any] | None) -> list[dict[s
             names = (read_json(found.reports / f"secrets-{process}.json") or {}).get("names", [])
             processes.append({"process": process, "names": names})
     return processes
-
-
-def _bundle(path: Path) -> dict[str, Any]:
-    bundle = read_json(path) or {}
-    return {"name": path.parent.name, **{key: bundle.get(key) for key in ("phase", "asked", "files", "errors")}}

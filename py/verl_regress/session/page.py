@@ -10,8 +10,7 @@ from typing import Any
 from verl_regress.base.layout import JobDir
 from verl_regress.session import codes, schedule, suites, verdict
 from verl_regress.session.checks import Verdict as Checked
-from verl_regress.session.checks import end_of
-from verl_regress.session.cost import seconds
+from verl_regress.session.checks import end_of, seconds
 from verl_regress.store.sessions import Session, jobs_of
 from verl_verdict import page
 from verl_verdict.diagnosis import doubt

@@ -18,8 +18,7 @@ from verl_regress.jobs.progress import shown_value
 from verl_regress.session import page as web
 from verl_regress.session import schedule, suites
 from verl_regress.session.checks import Verdict as Checked
-from verl_regress.session.checks import end_of
-from verl_regress.session.cost import seconds
+from verl_regress.session.checks import end_of, seconds
 from verl_regress.store import mismatch
 from verl_regress.store.sessions import Session, jobs_of
 from verl_verdict import report as judged
@@ -35,8 +34,6 @@ _MEANING = {
     Word.INCONCLUSIVE: "these runs do not decide whether B trains as A does",
     Word.INCOMPARABLE: "A and B cannot be compared",
 }
-
-_COMMENT = 65536  # characters of a comment on GitHub
 
 
 @dataclass(frozen=True)
@@ -67,30 +64,15 @@ class Outcome:
         return verdicts.worst(self.verdicts).value if self.verdicts and not self.failed else ""
 
     @property
-    def sentence(self) -> str:
-        """The answer for people who do not know the words of verdicts."""
-        if not self.word:
-            return self.headline
-        meaning, of_that = self._worst
-        return (
-            f"{meaning[0].upper()}{meaning[1:]}, in {len(of_that)} of {len(self.verdicts)} cases: {', '.join(of_that)}."
-        )
-
-    @property
     def headline(self) -> str:
         """The answer in one sentence."""
         if (failed := self.failed) and self.verdicts:
             return f"no answer: {', '.join(failed)} failed, so the runs were not what was asked for; {_passed(self.checks)}"
         if not self.verdicts:
             return _passed(self.checks)
-        meaning, of_that = self._worst
-        return f"{self.word}: {meaning} ({', '.join(of_that)}; {len(self.verdicts)} cases)"
-
-    @property
-    def _worst(self) -> tuple[str, list[str]]:
-        """What the worst verdict means, and the cases that have it."""
         worst = verdicts.worst(self.verdicts)
-        return _MEANING[worst], [verdict.case for verdict in self.verdicts if verdict.word is worst]
+        cases = ", ".join(verdict.case for verdict in self.verdicts if verdict.word is worst)
+        return f"{worst.value}: {_MEANING[worst]} ({cases}; {len(self.verdicts)} cases)"
 
 
 def write(outcome: Outcome) -> None:
@@ -145,7 +127,10 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 def as_html(outcome: Outcome) -> str:
     """The page for people."""
-    answer, remarks = (outcome.word, outcome.sentence), about_packages(outcome.evidence)
+    answer, remarks = (
+        (outcome.word, outcome.headline.removeprefix(f"{outcome.word}: ")),
+        about_packages(outcome.evidence),
+    )
     return web.as_html(outcome.session, outcome.evidence, answer, outcome.verdicts, outcome.checks, remarks)
 
 
@@ -178,7 +163,10 @@ def _passed(found: Sequence[Checked]) -> str:
 
 def about_packages(evidence: Mapping[str, Any]) -> list[str]:
     """Whether A and B ran with the same packages, and which differ. Not a check: nodes are not the code under test."""
-    pair = next((pair for _, pair in _pairs(evidence)), None)
+    jobs = jobs_of(evidence)
+    cases = suites.of_recorded(evidence["begin"]["suite"]).cases
+    pairs = [[jobs[run.name] for run in schedule.first_runs(case) if run.name in jobs] for case in cases]
+    pair = next((pair for pair in pairs if len(pair) == 2), None)
     if pair is None:
         return []
     records = {code: job.get("packages") for code, job in zip("AB", pair, strict=True)}
@@ -197,26 +185,8 @@ def about_packages(evidence: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _pairs(evidence: Mapping[str, Any]) -> list[tuple[str, tuple[Any, Any]]]:
-    """A and B of the first pair of each case that has both, with the case's name."""
-    jobs, suite = jobs_of(evidence), suites.of_recorded(evidence["begin"]["suite"])
-    firsts = {case.name: [jobs.get(run.name) for run in schedule.first_runs(case)] for case in suite.cases}
-    return [(name, (a, b)) for name, (a, b) in firsts.items() if a and b]
-
-
 def as_markdown(outcome: Outcome) -> str:
-    """The report for people: the answer, the cases, every check and every job, then A and B step by step.
-
-    GitHub takes no longer comment, so what is too long is cut at its end.
-    """
-    text = "\n".join(_lines(outcome)) + "\n"
-    if len(text) <= _COMMENT:
-        return text
-    cut = f"\n\nCut here, because a comment may have {_COMMENT} characters: report.html has everything.\n"
-    return text[: _COMMENT - len(cut)].rpartition("\n")[0] + cut
-
-
-def _lines(outcome: Outcome) -> list[str]:
+    """The report for a pull request's comment: the answer, the cases, every check and every job."""
     evidence = outcome.evidence
     begin = evidence["begin"]
     lines = [
@@ -241,10 +211,7 @@ def _lines(outcome: Outcome) -> list[str]:
         problems = "".join(f"<br>**{problem}**" for problem in check.problems)
         word = "**FAIL**" if check.failed else check.word
         lines.append(f"| {word} | {check.claim}{problems} | {check.skipped or check.checked} |")
-    lines += _jobs(evidence)
-    for name, (a, b) in _pairs(evidence):
-        lines += ["", *_side_by_side(name, a, b)]
-    return lines
+    return "\n".join([*lines, *_jobs(evidence)]) + "\n"
 
 
 def _jobs(evidence: Mapping[str, Any]) -> list[str]:
@@ -263,22 +230,6 @@ def _jobs(evidence: Mapping[str, Any]) -> list[str]:
         page.append(f"- {name}: {end['reason']}")
         if end["cause"] is not None and end["cause"]["hint"] is not None:
             page.append(f"  - hint: {end['cause']['hint']}")
-    return page
-
-
-def _side_by_side(case: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Reward and loss of a case with A and with B, and their differences, step by step."""
-    page = [
-        f"## {case} with A ({a['plan']['code_id']}) and with B ({b['plan']['code_id']})",
-        "",
-        "| step | reward A | reward B | B - A | loss A | loss B | B - A |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    rows = [dict(zip(job["steps"], zip(job["scores"], job["losses"], strict=True), strict=True)) for job in (a, b)]
-    for step in sorted(set(rows[0]) | set(rows[1])):
-        (score_a, loss_a), (score_b, loss_b) = (row.get(step, (None, None)) for row in rows)
-        values = (score_a, score_b, _difference(score_a, score_b), loss_a, loss_b, _difference(loss_a, loss_b))
-        page.append(f"| {step} | " + " | ".join(shown_value(value, 4, none="-") for value in values) + " |")
     return page
 
 
@@ -310,7 +261,3 @@ def as_junit(outcome: Outcome) -> str:
         elif check.skipped:
             ET.SubElement(case, "skipped", message=printable(check.skipped))
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _difference(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else b - a

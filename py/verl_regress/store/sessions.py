@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from verl_regress.jobs.status import DAMAGED
 # The secret that every job of a session gets and whose leaks are searched for. No JobSpec may name it (VERL_…).
 CANARY = "VERL_REGRESS_CANARY"
 LATEST = "latest"  # as a name: the newest session
+_CANARY_FILE = "canary"
 _JOB = "job-"
 _REPORT = "report.json"  # written last
 UNREADABLE = (OSError, Unreadable, ValueError)  # what evidence raises that is another user's, cut off, or made by hand
@@ -33,7 +37,18 @@ class Session:
         """Make the directory of a new session, named after the time (UTC)."""
         path = new_directory(root.sessions)
         (path / "evidence").mkdir()
+        with open(path / _CANARY_FILE, "x", encoding="ascii", opener=partial(os.open, mode=0o600)) as file:
+            file.write(secrets.token_hex(20))  # JSON, URLs and shells do not change hexadecimal digits
         return cls(path)
+
+    def canary(self) -> str:
+        """The secret that every job of the session gets; in a file that only its user can read, so that another shell can continue."""
+        return (self.path / _CANARY_FILE).read_text(encoding="ascii")
+
+    @property
+    def evidence_dir(self) -> Path:
+        """The directory of what was recorded."""
+        return self.path / "evidence"
 
     @property
     def is_over(self) -> bool:
@@ -50,7 +65,7 @@ class Session:
 
     def evidence(self) -> dict[str, Any]:
         """All of it, by name. Raises one of UNREADABLE."""
-        return {path.stem: json.loads(path.read_bytes()) for path in sorted((self.path / "evidence").glob("*.json"))}
+        return {path.stem: json.loads(path.read_bytes()) for path in sorted(self.evidence_dir.glob("*.json"))}
 
     def evidence_if_readable(self) -> dict[str, Any]:
         """All of it; nothing if a piece is cut off, or another user closed the session. For lists of all sessions."""
@@ -84,7 +99,7 @@ class Session:
         self.write(f"{_JOB}{run}", content)
 
     def _file(self, name: str) -> Path:
-        return self.path / "evidence" / f"{name}.json"
+        return self.evidence_dir / f"{name}.json"
 
 
 def new_directory(parent: Path) -> Path:

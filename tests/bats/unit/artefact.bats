@@ -31,15 +31,6 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
   [[ $(asked) == 'worker-0 prepare-model --source hub:a/b@main --name small --seed 7' ]]
 }
 
-@test "what a session hashes is named by the same knobs" {
-  # shellcheck disable=SC2016  # expanded when the script runs
-  printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin env::load_knobs 'words=(verify)' 'artefact::words words' \
-    'printf "%s\n" "${words[@]}"' >"${HERE}/scripts/verb.sh"
-  sandbox::run DATASET='' DATASET_SOURCE=synthetic MODEL=small MODEL_SOURCE="path:../my files" scripts/verb.sh
-  assert_status 0
-  for word in verify --dataset= --dataset-source=synthetic --model=small "--model-source=path:${MINE}"; do assert_line "$word"; done
-}
-
 # bats test_tags=slow
 @test "data from a folder: its two files and no other, links resolved, under an absolute name" {
   echo train >"${BOX}/elsewhere"

@@ -95,15 +95,6 @@ END
   refute_called 'docker exec'
 }
 
-@test "the next run is asked for with the head that there is now" {
-  # shellcheck disable=SC2016  # expanded when the script runs
-  printf '%s\n' 'helper::run() { printf "%s\0" "$@"; }' 'echo "/vr-head|true|since|10.0.0.9 |vr|||" >"${BOX}/containers"' \
-    'verify::_next words' 'echo "${words[*]}"' >>"${HERE}/scripts/drive.sh"
-  drive
-  assert_status 0
-  assert_line "head verify next --session ${SESSION} --head-identity id1 --head-address 10.0.0.9"
-}
-
 @test "a head that is gone is said in one sentence, and how the session goes on" {
   : >"${BOX}/containers"
   printf '%s\n' 'verify::run_jobs' >>"${HERE}/scripts/drive.sh"
