@@ -167,8 +167,8 @@ job::list_live() {
   done
 }
 
-# job::follow JOB [STEP]: prints one line for each step, and exits with the job's status; from any terminal, as often as you like. With a
-# STEP it ends when that is recorded. If the head restarts, our command is killed; that is not an answer, and we continue when the head is back.
+# job::follow JOB: prints one line for each step, and exits with the job's status; from any terminal, as often as you like. If the head
+# restarts, our command is killed; that is not an answer, and we continue when the head is back.
 job::follow() {
   local job=$1 dir open status began cut=$SECONDS said
   # A pipe that stays open as long as we live: when it ends, the helper knows that no one listens any more.
@@ -180,7 +180,7 @@ job::follow() {
   while true; do
     began=$SECONDS status=0
     # A subshell: a head that goes away ends it, not us.
-    (helper::run_in head wait "$job" --attached "--until-step=${2:-0}" "$(job::_deadlines)") <&"$open" >"${dir}/said" || status=$?
+    (helper::run_in head wait "$job" --attached "$(job::_deadlines)") <&"$open" >"${dir}/said" || status=$?
     # The helper says which job it follows (JOB=latest may soon be another one), then how that ended. An engine may also report on
     # stdout that the container is gone.
     mapfile -t said <"${dir}/said"

@@ -77,10 +77,9 @@ def test_a_job_without_a_plan_cannot_be_followed(run, make_job):
     )
 
 
-@pytest.mark.parametrize("home", ["sessions", "bisections"])
-def test_the_latest_job_is_none_of_a_session(shared, make_job, run, home):
+def test_the_latest_job_is_none_of_a_session(shared, make_job, run):
     mine = make_job("my-20260101T000000Z")  # a user may choose such an id
-    session = getattr(shared, home) / "20260102T000000Z"
+    session = shared.sessions / "20260102T000000Z"
     session.mkdir(parents=True)
     for number, name in enumerate(("ppo-b", "ppo-a", "ppo-b-again"), 1):
         make_job(f"{name}-{session.name}" + (f"-{number}" if number > 1 else ""))

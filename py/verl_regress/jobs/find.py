@@ -108,10 +108,9 @@ def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
 
 
 def _is_of_session(job: JobDir) -> bool:
-    """Did `make verify` or `make bisect` submit it? Its id ends with the name of their directory."""
+    """Did `make verify` or `make bisect` submit it? Its id ends with the name of the session's directory."""
     found = _OF_SESSION.search(job.submission_id)
-    homes = (job.root.sessions, job.root.bisections)
-    return found is not None and any((home / found[1]).is_dir() for home in homes)
+    return found is not None and (job.root.sessions / found[1]).is_dir()
 
 
 def _is_of(caller: Owner, job: JobDir) -> bool:

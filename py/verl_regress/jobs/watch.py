@@ -38,12 +38,9 @@ class Deadlines:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`wait JOB --deadlines S,S,S [--attached] [--until-step N]`."""
+    """`wait JOB --deadlines S,S,S [--attached]`."""
     find.add_job(parser)
     parser.add_argument("--attached", action="store_true", help="the caller is there as long as stdin is open")
-    parser.add_argument(
-        "--until-step", type=int, default=0, metavar="N", help="no further than this step; 0: to the end"
-    )
     parser.add_argument(
         "--deadlines", type=Deadlines.parse, required=True, metavar="S,S,S",
         help="seconds: PENDING_TIMEOUT, STALL_TIMEOUT, UNREACHABLE_TIMEOUT",
@@ -60,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"job {job.ray_id}", flush=True)
         threading.Thread(target=_leave_with_the_listener, daemon=True).start()
     _await_plan(job)
-    end = follow(job, find.api_of(job), args.deadlines, args.until_step)
+    end = follow(job, find.api_of(job), args.deadlines)
     sweep.attempt(job.root, find.plan_of(job).get("cluster"))
     print(int(end))
     return int(end)
@@ -84,10 +81,8 @@ def _leave_with_the_listener() -> None:
     os._exit(int(Exit.OWN_ERROR))
 
 
-def follow(job: JobDir, api: RayApi, deadlines: Deadlines, until_step: int = 0) -> Exit:
+def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     """Print each status change and each step until the job ends or a deadline passes; returns how it ended.
-
-    With `until_step` no further than that step, which counts as success.
 
     Ray's own log tail may end while the job runs, and its command exits 0 for a stopped job (2.60): only `judge`
     decides here whether the job is over.
@@ -106,8 +101,6 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines, until_step: int = 0) 
         if (missed := clocks.missed(seen)) is not None:
             _report_missed(job, api, deadlines, missed, life)
             return missed
-        if until_step and life.step >= until_step:
-            return Exit.SUCCEEDED
         before = seen.judgement
         time.sleep(_LOOK_EVERY)
 
