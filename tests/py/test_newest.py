@@ -40,7 +40,7 @@ def test_what_has_no_report_is_said(shared, report):
     none = "error   No session in /mine/verify has a report: 'make verify' makes one.\n"
     assert report() == (2, "", none)
     session(shared, "20261122T100000Z", is_over=False)
-    going = "error   The session 20261122T100000Z has no report, because it is not over: continue it with 'make verify SESSION=20261122T100000Z'.\n"
-    assert report("--name=20261122T100000Z") == (2, "", going)
+    going = "        20261122T100000Z is not over, so it has no report: 'make verify SESSION=20261122T100000Z' continues it\n"
+    assert report("--name=20261122T100000Z") == (2, "", going + none)
     unknown = "error   SESSION=x is not a session (20261122T100000Z): name one, or leave it empty for the newest.\n"
     assert report("--name=x") == (2, "", unknown)

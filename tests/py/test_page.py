@@ -241,14 +241,11 @@ class TestCodes:
         assert lines == ["--- A/x.py", "+++ B/x.py", "@@ -1,2 +1,2 @@", " 1", "-2", "+3"]
         assert note == "1 file differs."
 
-    def test_a_file_that_is_no_text_is_named(self, tmp_path):
-        assert self.trees(tmp_path, x=(b"\0", b"\1\0"))[0] == ["x.py: a binary or very large file differs"]
-
-    def test_what_is_too_long_is_named(self, tmp_path):
+    def test_what_is_too_long_is_cut_and_a_large_file_is_named(self, tmp_path):
         many = b"".join(b"%d\n" % number for number in range(2500))
-        lines, note = self.trees(tmp_path, a=(b"1", b"2"), b=(b"", many), c=(b"1", b"2"))
-        assert len(lines) == 5
-        assert note == "3 files differ. The diff is cut after 1 of them; also different: b.py, c.py."
+        lines, note = self.trees(tmp_path, a=(b"", bytes(300_000)), b=(b"", many), c=(b"1", b"2"))
+        assert (lines[0], len(lines)) == ("a.py: a large file differs", 2000)
+        assert note == "3 files differ. The diff is cut after 2000 lines."
 
     def test_equal_code_and_a_snapshot_that_is_gone(self, tmp_path):
         assert self.trees(tmp_path, a=(b"1", b"1")) == ([], "A and B are the same code.")

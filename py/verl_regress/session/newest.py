@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput, Unreadable, printable, shown
+from verl_regress.base.errors import BadInput, Unreadable, printable
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import SharedRoot
 from verl_regress.store.sessions import LATEST, Session, all_of, named
@@ -32,20 +32,10 @@ def _find(root: SharedRoot, name: str) -> tuple[Session, dict[str, Any]]:
         every = [Session(named([each.path for each in every], "SESSION", name, "a session", "the newest"))]
     for session in every:
         try:
-            report = read_json(session.path / "report.json")
+            if report := read_json(session.path / "report.json"):
+                return session, report
+            cure = f"'make verify SESSION={session.path.name}' continues it"
+            say.info(f"{session.path.name} is not over, so it has no report: {cure}")
         except Unreadable as error:
-            if name not in ("", LATEST):
-                raise
             say.info(str(error))
-            continue
-        if report is not None:
-            return session, report
-        if name in ("", LATEST):
-            say.info(
-                f"{session.path.name} is not over, so it has no report: 'make verify SESSION={session.path.name}' continues it"
-            )
-    if name not in ("", LATEST):
-        raise BadInput(
-            f"The session {shown(name)} has no report, because it is not over: continue it with 'make verify SESSION={shown(name)}'."
-        )
     raise BadInput(f"No session in {root.sessions} has a report: 'make verify' makes one.")

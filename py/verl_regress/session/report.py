@@ -5,24 +5,30 @@ checks.
 from __future__ import annotations
 
 import json
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from verl_regress.base import files
 from verl_regress.base.errors import printable
 from verl_regress.base.files import write_atomically
+from verl_regress.base.layout import JobDir
 from verl_regress.cluster import packages
 from verl_regress.jobs.progress import shown_value
-from verl_regress.session import page as web
-from verl_regress.session import schedule, suites
+from verl_regress.session import codes, schedule, suites
 from verl_regress.session.checks import Verdict as Checked
 from verl_regress.session.checks import end_of, seconds
+from verl_regress.session.verdict import decisive_of, run_of
 from verl_regress.store import mismatch
 from verl_regress.store.sessions import Session, jobs_of
+from verl_verdict import page, verdicts
 from verl_verdict import report as judged
-from verl_verdict import verdicts
+from verl_verdict.diagnosis import doubt
+from verl_verdict.errors import BadInput
+from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict, Word
 
 _MEANING = {
@@ -126,12 +132,80 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def as_html(outcome: Outcome) -> str:
-    """The page for people."""
-    answer, remarks = (
-        (outcome.word, outcome.headline.removeprefix(f"{outcome.word}: ")),
-        about_packages(outcome.evidence),
+    """The page for people. Without verdicts there are checks only."""
+    begin = outcome.evidence["begin"]
+    cases = suites.of_recorded(begin["suite"]).cases if outcome.verdicts else ()
+    lines, note = _code(outcome.evidence)
+    failed = [check.claim for check in outcome.checks if check.failed]
+    return page.html(
+        page.Page(
+            answer=outcome.headline.removeprefix(f"{outcome.word}: "),
+            word=outcome.word,
+            facts={
+                "A, the baseline": begin["codes"]["A"],
+                "B, the change": begin["codes"]["B"],
+                "suite": begin["suite"]["name"],
+                "profile": begin["profile"],
+                "cluster": begin["cluster"],
+                "time": begin["time"],
+            },
+            warnings=[f"{doubt(len(failed))}: {'; '.join(failed)}."] if failed else [],
+            cases=[_case_of(outcome.session, case, outcome.evidence, outcome.verdicts) for case in cases],
+            checks=[
+                page.Check(check.word, check.claim, str(check.skipped or check.checked), check.problems)
+                for check in outcome.checks
+            ],
+            remarks=about_packages(outcome.evidence),
+            code=lines,
+            code_note=note,
+        )
     )
-    return web.as_html(outcome.session, outcome.evidence, answer, outcome.verdicts, outcome.checks, remarks)
+
+
+def _case_of(session: Session, case: suites.Case, evidence: Mapping[str, Any], found: Sequence[Verdict]) -> page.Case:
+    """A card of the page: the verdicts on a case, and its runs."""
+    jobs = jobs_of(evidence)
+    runs = {
+        side: [run for job in schedule.runs_of(case, side, evidence).values() if (run := _run(job))] for side in "AB"
+    }
+    return page.Case(
+        name=case.name,
+        verdicts=[each for each in found if each.case in (case.name, case.speed_name, case.memory_name)],
+        runs_a=runs["A"],
+        runs_b=runs["B"],
+        decisive=decisive_of(case),
+        jobs=[
+            _page_job(session, run.name, run.side, jobs[run.name])
+            for run in schedule.all_runs(case)
+            if run.name in jobs
+        ],
+    )
+
+
+def _run(job: Mapping[str, Any]) -> Run | None:
+    try:
+        return run_of(job)
+    except BadInput:  # the verdict says so
+        return None
+
+
+def _page_job(session: Session, name: str, side: str, job: Mapping[str, Any]) -> page.Job:
+    return page.Job(
+        run=name,
+        side=side,
+        submission_id=job["submission_id"],
+        href=os.path.relpath(JobDir(Path(job["job_dir"])).driver_log, session.path),
+        steps=len(job["steps"]),
+        seconds=seconds(job),
+        failure=end_of(job)["reason"],
+    )
+
+
+def _code(evidence: Mapping[str, Any]) -> tuple[list[str], str]:
+    """The diff of the snapshots that the jobs ran with."""
+    paths = {job["plan"]["code_id"]: job["plan"].get("code_path") for job in jobs_of(evidence).values()}
+    a, b = (paths.get(evidence["begin"]["codes"][side]) for side in "AB")
+    return codes.difference(Path(a), Path(b)) if a and b else ([], "")
 
 
 def text(outcome: Outcome) -> list[str]:

@@ -23,7 +23,6 @@ LATEST = "latest"  # as a name: the newest session
 _CANARY_FILE = "canary"
 _JOB = "job-"
 _REPORT = "report.json"  # written last
-UNREADABLE = (OSError, Unreadable, ValueError)  # what evidence raises that is another user's, cut off, or made by hand
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,14 @@ class Session:
         return read_json(self._file(name))
 
     def evidence(self) -> dict[str, Any]:
-        """All of it, by name. Raises one of UNREADABLE."""
-        return {path.stem: json.loads(path.read_bytes()) for path in sorted(self.evidence_dir.glob("*.json"))}
+        """All of it, by name. Raises Unreadable."""
+        return {path.stem: read_json(path) or {} for path in sorted(self.evidence_dir.glob("*.json"))}
 
     def evidence_if_readable(self) -> dict[str, Any]:
         """All of it; nothing if a piece is cut off, or another user closed the session. For lists of all sessions."""
         try:
             return self.evidence()
-        except UNREADABLE:
+        except Unreadable:
             return {}
 
     def failed_checks(self) -> int:
