@@ -12,7 +12,6 @@ import test_session_verdict as sessions
 from conftest import write
 from test_page import Parsed
 from verdict_runs import edit, generator, noisy
-from wording import THEIRS, said
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import past
@@ -136,8 +135,9 @@ class TestSessions:
         (root.sessions / "notes").mkdir()
         page = made.page(root)
         left = [str(each) for each in page.all_left]
-        assert left == [
-            said(f"{made.NAMES[1]}: its evidence is damaged (JSONDecodeError: {THEIRS})"),
+        damaged = root.sessions / made.NAMES[1] / "evidence/job-ppo_b.json"
+        assert left[0].startswith(f"{made.NAMES[1]}: its evidence is damaged (Unreadable: {damaged} cannot be read: ")
+        assert left[1:] == [
             f"ppo_b of {made.NAMES[2]}: its job's directory {root.jobs}/ppo-b-{made.NAMES[2]} is gone",
             f"sft_b of {made.NAMES[2]}: Line 1 of '{root.jobs}/sft-b-{made.NAMES[2]}/logs/metrics.jsonl' is not JSON ('no'): give a metrics.jsonl of verl's file logger.",
             "20261201T100000Z: it has recorded no run",
