@@ -13,7 +13,6 @@ from verl_regress.session import report, suites
 from verl_regress.store.sessions import Session
 
 NAME = "20261122T100000Z"
-HEAD = [{"name": "head", "address": "10.0.0.1", "is_head": True, "resources": {}}]
 FULL = OSError(errno.ENOSPC, "No space left on device", "/x")
 
 
@@ -31,7 +30,7 @@ def session(shared, ray):
         {
             "suite": suites.parse("cases: {ppo: {workload: ppo}}", "my.yaml").recorded(), "trees": trees,
             "codes": {"A": "codeA", "B": "codeB"}, "sources": {"A": "pypi:0.7.1", "B": "path:/my/verl"}, "cluster": "mine",
-            "profile": "cpu", "only": ["placement"], "nodes": HEAD,
+            "profile": "cpu", "only": ["placement"],
         },
     )  # fmt: skip
     return session

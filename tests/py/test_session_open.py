@@ -1,6 +1,9 @@
-"""`verify open`: which session is continued."""
+"""`verify begin` and `open`: what a session begins with, and which one is continued."""
 
+import io
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from conftest import write
@@ -14,7 +17,7 @@ def session(shared, name, cluster="mine"):
     session = Session(shared.sessions / name)
     (session.path / "evidence").mkdir(parents=True)
     codes = {"A": "codeA", "B": "codeB"}
-    session.write("begin", {"cluster": cluster, "codes": codes, "nodes": [], "suite": {}})
+    session.write("begin", {"cluster": cluster, "codes": codes, "suite": {}})
 
 
 @pytest.fixture(params=["session", "search"])
@@ -54,3 +57,23 @@ def test_one_that_is_over_is_refused(kind):
 def test_a_cluster_without_a_session_says_so(run):
     said = "SESSION=latest is not a session of the cluster mine (there is none): name one, or leave it empty for a new one."
     assert run("verify", "open", "--name=latest", "--cluster=mine").is_refusal(said)
+
+
+@pytest.mark.parametrize(
+    ("only", "reuse", "said"),
+    [
+        ("", "true", "        this session makes 2 to 4 runs, less those of A that earlier sessions made\n"),
+        ("", "false", "        this session makes 2 to 4 runs\n"),
+        ("placement,outputs", "true", ""),
+    ],
+)
+def test_a_session_begins_with_its_suite_both_codes_and_a_secret(run, monkeypatch, only, reuse, said):
+    suite = f"reuse: {reuse}\ncases: {{ppo: {{workload: ppo}}}}"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(suite.encode())))
+    codes = ["--code-a=codeA", "--code-b=codeB", f"--only={only}"]
+    outcome = run("verify", "begin", "--name=my.yaml", "--profile=cpu", "--cluster=mine", *codes)
+    assert (outcome.status, outcome.err) == (0, said)
+    begun = Session(Path(outcome.out.strip()))
+    begin = begun.read("begin")
+    assert (begin["codes"], begin["only"]) == ({"A": "codeA", "B": "codeB"}, sorted(filter(None, only.split(","))))
+    assert len(begun.canary()) == 40

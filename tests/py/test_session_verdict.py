@@ -30,7 +30,7 @@ def make(root, name="20261122T100000Z", suite=SUITE, trees=TREES):
         "begin",
         {
             "suite": suites.parse(suite, "my.yaml").recorded(), "trees": trees, "codes": {"A": "codeA", "B": "codeB"},
-            "profile": "cpu (rehearsal: no GPU)", "cluster": "mine", "only": [], "nodes": [],
+            "profile": "cpu (rehearsal: no GPU)", "cluster": "mine", "only": [],
         },
     )  # fmt: skip
     return session

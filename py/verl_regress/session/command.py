@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     suite = steps.add_parser(
         "suite", help="check the suite on stdin, print the JobSpec files that it needs, each ended by a NUL"
     )
-    begin = steps.add_parser("begin", help="make a session of the suite on stdin, keep what there is before it")
+    begin = steps.add_parser("begin", help="make a session of the suite on stdin, print its directory")
     for each in (suite, begin):
         each.add_argument("--name", required=True, help="the suite's file as the user knows it")
         each.add_argument("--only", default="", help="checks to make, separated by commas; empty: all, and the verdict")
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write("".join(f"{spec}\0" for spec in _suite(args).specs))
         return 0
     if args.step == "begin":
-        return _begin(root, api, args)
+        return _begin(root, args)
     if args.step == "open":
         return _open(root, args)
     session = Session(args.session)
@@ -113,13 +113,13 @@ def _suite(args: argparse.Namespace) -> Suite:
     return suite
 
 
-def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
-    suite, table = _suite(args), evidence.nodes(api)
+def _begin(root: SharedRoot, args: argparse.Namespace) -> int:
+    suite = _suite(args)
     codes = {"A": args.code_a, "B": args.code_b}
     records = {side: snapshot.load(root, code, f"CODE_{side}") for side, code in codes.items()}
     for side, code in codes.items():
         snapshot.need_whole(root.snapshots / code, records[side], f"CODE_{side}={code}")
-    with uncollected(root):  # `make gc` keeps what a session has recorded that it compares
+    with uncollected(root):  # `make gc` keeps what a session has recorded
         session = Session.begin(root)
         session.write(
             "begin",
@@ -131,12 +131,12 @@ def _begin(root: SharedRoot, api: RayApi, args: argparse.Namespace) -> int:
                 "codes": codes,
                 "trees": {side: record["tree_sha256"] for side, record in records.items()},
                 "sources": {side: record["source"] for side, record in records.items()},
-                "nodes": table,
             },
         )
     if not args.only:
         least, most = 2 * len(suite.cases), sum(case.most_runs for case in suite.cases)
-        say.info(f"this session makes {least} to {most} runs, less those of A that earlier sessions made")
+        reused = ", less those of A that earlier sessions made" if suite.reuse else ""
+        say.info(f"this session makes {least} to {most} runs{reused}")
     print(session.path)
     return 0
 
