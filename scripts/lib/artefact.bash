@@ -1,8 +1,8 @@
 # artefact: the training data and the model on the shared root, each made once.
 # shellcheck shell=bash
 
-# Relative directories are relative to the caller's directory; in manifests and messages they are absolute.
-artefact::_absolute() {
+# artefact::absolute SOURCE: with an absolute directory, as records and messages name it; a relative one is the caller's.
+artefact::absolute() {
   case $1 in
     path:*) printf 'path:%s\n' "$(env::path "${1#path:}")" ;;
     *) printf '%s\n' "$1" ;;
@@ -11,7 +11,7 @@ artefact::_absolute() {
 
 artefact::ensure_data() {
   local source dir file argv
-  source=$(artefact::_absolute "$DATASET_SOURCE")
+  source=$(artefact::absolute "$DATASET_SOURCE")
   argv=(prepare-data --source "$source" --name "$DATASET" --seed "$SEED")
   if [[ $source != path:* ]]; then
     helper::run worker-0 "${argv[@]}"
@@ -27,7 +27,7 @@ artefact::ensure_data() {
 
 artefact::ensure_model() {
   local source dir argv state
-  source=$(artefact::_absolute "$MODEL_SOURCE")
+  source=$(artefact::absolute "$MODEL_SOURCE")
   argv=(prepare-model --source "$source" --name "$MODEL" --seed "$SEED")
   if [[ $source != path:* ]]; then
     helper::run worker-0 "${argv[@]}"

@@ -40,14 +40,6 @@ snapshot::_need_tree() {
   printf '%s\n' "$dir"
 }
 
-# snapshot::name CODE: a code id unchanged, a source as snapshots record it.
-snapshot::name() {
-  case $1 in
-    path:?*) printf 'path:%s\n' "$(env::path "${1#path:}")" ;;
-    *) printf '%s\n' "$1" ;;
-  esac
-}
-
 # snapshot::ensure CODE_ID SOURCE: pypi:VERSION, git:URL@REF or path:DIR (scripts/lib/knob.bash has checked its form). Prints the
 # code id on stdout: {tree} in it is replaced by the first digits of the tree's hash.
 snapshot::ensure() {

@@ -146,8 +146,8 @@ of_release() {
   # shellcheck disable=SC2016  # expanded by the shell that is started here
   FIRST='CODE_A=codeB; CODE_B=pypi:1.2.3; snapshot::resolve CODE_A
     snapshot::ensure() { [[ $1 == verl-{tree} ]] && echo "made of $2 for ${SNAPSHOT_KNOB}"; }; snapshot::resolve CODE_B
-    snapshot::name codeB; snapshot::name pypi:1.2.3; snapshot::name path:verl; snapshot::name path:' try codeA
-  [[ $output == $'codeB\nmade of pypi:1.2.3 for CODE_B\ncodeB\npypi:1.2.3\npath:'"${PWD}"$'/verl\npath:' ]] || { printf '%s\n' "$output" "$stderr" >&2 && false; }
+    artefact::absolute codeB; artefact::absolute path:verl' try codeA
+  [[ $output == $'codeB\nmade of pypi:1.2.3 for CODE_B\ncodeB\npath:'"${PWD}"$'/verl' ]] || { printf '%s\n' "$output" "$stderr" >&2 && false; }
 }
 
 @test "a machine without git: a git checkout and a git URL are refused, and nothing is created; any other folder is taken" {
