@@ -278,10 +278,3 @@ def test_on_demand_a_bundle_is_one_line_on_stdout_and_a_tar_has_all_records_and_
     assert {"job/config/resolved.json", "job/state/submitted", "job/logs/driver.log"} < set(names)
     assert any(name.endswith("-asked/nodes.json") for name in names)
     assert not any("checkpoints" in name or name.endswith((".tar.gz", ".tmp")) for name in names)
-
-
-def test_the_first_to_notice_a_lost_job_takes_its_bundle(full, make_job):
-    job = make_job()
-    for phase in ("lost", "lost", "stalled"):
-        debug.attempt_once(job, full.address, phase)
-    assert sorted(path.name.partition("Z-")[2] for path in job.debug.iterdir()) == ["lost", "stalled"]

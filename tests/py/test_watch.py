@@ -159,7 +159,7 @@ def last(sentence):
             "job STOPPED (bad news): read 'make logs JOB=job'.",
         ),
         (
-            ["RUNNING", "RUNNING", "FAILED"],
+            ["RUNNING", "RUNNING", "FAILED", "FAILED"],
             {1: started},
             Exit.LOST,
             "job LOST (the launcher recorded no end, Ray says FAILED: bad news): read 'make logs JOB=job'.",

@@ -72,19 +72,6 @@ def attempt(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Pat
         return None
 
 
-def attempt_once(job: JobDir, address: str, phase: str) -> None:
-    """`attempt` with logs, unless there is a bundle of that phase: a later one would add nothing."""
-    if not any(job.debug.glob(f"*-{phase}")):
-        attempt(job, address, phase, logs=True)
-
-
-def attempt_beside(job: JobDir, address: str, phase: str) -> threading.Thread:
-    """`attempt` in a daemon thread, which ends with the process."""
-    thread = threading.Thread(target=attempt, args=(job, address, phase), daemon=True)
-    thread.start()
-    return thread
-
-
 def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     """Ask all sources; with `logs` also for the tails of the job's logs, and the stacks of its processes while it runs.
 

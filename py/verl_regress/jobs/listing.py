@@ -59,8 +59,15 @@ def run_status(args: argparse.Namespace) -> int:
     """Print the cluster and its jobs; if Ray does not answer, it says so and prints the rest."""
     known, listed, problem = _ask_ray(args)
     total, rows = _rows(args, known)
-    there = [
-        _node(node) for node in sorted(listed, key=lambda node: (not node.is_head, node.name)) if _counts(node, listed)
+    there: list[dict[str, Any]] = [
+        {
+            "name": node.name,
+            "address": node.address,
+            "state": "ALIVE" if node.alive else "DEAD",
+            "resources": node.resources,
+        }
+        for node in sorted(listed, key=lambda node: (not node.is_head, node.name))
+        if _counts(node, listed)
     ]
     names = {node.address: node.name for node in listed}
     for row in rows:
@@ -144,15 +151,6 @@ def _unknown(job: JobDir, error: Exception) -> Judgement:
         return Judgement(Status.UNKNOWN, error.why)
     why = f"cannot be read: its files are not as a submission writes them ({type(error).__name__})"
     return Judgement(Status.UNKNOWN, why)
-
-
-def _node(node: Node) -> dict[str, Any]:
-    return {
-        "name": node.name,
-        "address": node.address,
-        "state": "ALIVE" if node.alive else "DEAD",
-        "resources": dict(node.resources),
-    }
 
 
 def _counts(node: Node, listed: list[Node]) -> bool:

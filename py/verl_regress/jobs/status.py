@@ -89,7 +89,13 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
         return Judgement(Status.RUNNING, f"{ended['reason']}, Ray is about to say how", driver_ip)
     if ended is not None and ray_status != "STOPPED" and observed.get("status") != "STOPPED":
         if ended.get("told_to_stop") and ray is None:
-            return _ended_by_others(str(ended["reason"]), reachable, driver_ip)
+            # Ray cannot say whether a user stopped it or its node went down.
+            status, why = (
+                (Status.LOST, causes.FORGOTTEN)
+                if reachable
+                else (Status.UNKNOWN, "there is no word from Ray who ended it")
+            )
+            return Judgement(status, f"{ended['reason']}, and {why}", driver_ip)
         return Judgement(_recorded(ended), str(ended["reason"]), driver_ip, ended.get("cause"))
     # To Ray, a job that was stopped while PENDING stays FAILED (2.60); our own record says that it was stopped.
     if observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED"):
@@ -130,13 +136,6 @@ def judge_for(cluster: str | None, job: JobDir, known: Known) -> Judgement:
     if launcher_of(job) is Launcher.ALIVE:
         return Judgement(Status.RUNNING, f"its launcher on the cluster {theirs} is alive")
     return Judgement(Status.UNKNOWN, f"the job recorded no end, and the Ray of its cluster {theirs} was not asked")
-
-
-def _ended_by_others(reason: str, reachable: bool, driver_ip: str | None) -> Judgement:
-    """A signal ended the job, and Ray cannot say whether a user stopped it or its node went down."""
-    if not reachable:
-        return Judgement(Status.UNKNOWN, f"{reason}, and there is no word from Ray who ended it", driver_ip)
-    return Judgement(Status.LOST, f"{reason}, and {causes.FORGOTTEN}", driver_ip)
 
 
 def submission_of(job: JobDir) -> contextlib.AbstractContextManager[None]:

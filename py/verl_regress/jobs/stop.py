@@ -12,7 +12,8 @@ from verl_regress.base.pulse import Pulse
 from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, sweep
-from verl_regress.jobs.status import Judgement, Status, judge, observe
+from verl_regress.jobs.status import Status, observe
+from verl_regress.jobs.watch import asked
 from verl_regress.secrets import job_secrets
 
 _LOOK_EVERY = 0.2  # seconds between two checks of the job
@@ -42,7 +43,7 @@ def _end(job: JobDir, deadline: float) -> None:
     api = find.api_of(job)
     began = time.monotonic()
     pulse = Pulse(began)
-    while (before := _look(job, api)).status is Status.SUBMITTING and time.monotonic() - began < deadline:
+    while (before := asked(job, api)).status is Status.SUBMITTING and time.monotonic() - began < deadline:
         pulse.beat("waiting for the submission to end", time.monotonic())
         time.sleep(_LOOK_EVERY)
     if before.status.exit is not None:
@@ -52,7 +53,7 @@ def _end(job: JobDir, deadline: float) -> None:
     api.stop(job.ray_id)
     began = time.monotonic()
     is_cancelled = False
-    while (now := _look(job, api)).status.exit is None or _has_actors(job, api):
+    while (now := asked(job, api)).status.exit is None or _has_actors(job, api):
         waited = time.monotonic() - began
         if now.status is Status.PENDING and waited > _ABOUT_TO_RUN and not is_cancelled:
             is_cancelled = _cancel(job, api)
@@ -80,12 +81,6 @@ def _remove_secrets(job: JobDir) -> None:
     """Remove its own secrets, and those that other jobs of its cluster left."""
     job_secrets.forget(job)
     sweep.attempt(job.root, find.plan_of(job).get("cluster"))
-
-
-def _look(job: JobDir, api: RayApi) -> Judgement:
-    details = api.job(job.ray_id)
-    observe(job, details)
-    return judge(job, details)
 
 
 def _has_actors(job: JobDir, api: RayApi) -> bool:

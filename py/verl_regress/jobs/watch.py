@@ -6,9 +6,7 @@ import argparse
 import os
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from verl_regress.base import say
 from verl_regress.base.errors import Exit
@@ -90,48 +88,37 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     life, clocks = _Life(job), _Clocks(deadlines)
     before: Judgement | None = None
     while True:
-        seen = _look(job, api)
-        _show_change(job, before, seen.judgement)
+        now, is_reachable = _look(job, api)
+        _show_change(job, before, now)
         # A job that waits for a person is not stalled; it keeps its slot.
-        clocks.note(seen, has_moved=life.has_moved() or seen.judgement.debugged is not None)
-        life.show(seen.judgement)
-        if (end := seen.end(before)) is not None:
-            _conclude(job, api, seen.judgement, end)
+        has_moved = life.has_moved() or now.debugged is not None
+        clocks.note(now.status, is_reachable=is_reachable, has_moved=has_moved)
+        life.show(now)
+        # The files and Ray's answer are not of the same moment: a submission may have finished in between.
+        is_certain = now.status not in (Status.NOT_SUBMITTED, Status.LOST) or now == before
+        if (end := now.status.exit) is not None and is_certain:
+            _conclude(job, api, now, end)
             return end
-        if (missed := clocks.missed(seen)) is not None:
+        if (missed := clocks.missed(now.status)) is not None:
             _report_missed(job, api, deadlines, missed, life)
             return missed
-        before = seen.judgement
+        before = now
         time.sleep(_LOOK_EVERY)
 
 
-@dataclass(frozen=True)
-class _Look:
-    """A job at one moment: Ray's details of it (None: Ray does not know it, or cannot be reached), and our judgement."""
-
-    ray: Mapping[str, Any] | None
-    is_reachable: bool
-    judgement: Judgement
-
-    def end(self, before: Judgement | None) -> Exit | None:
-        """How the job ended; None while it continues, or if that is not certain.
-
-        The files and Ray's answer are not of the same moment: a submission may have finished in between. So a job that
-        Ray does not know is over when a second look finds the same.
-        """
-        may_change = self.ray is None and self.judgement.status in (Status.NOT_SUBMITTED, Status.LOST)
-        return None if may_change and self.judgement != before else self.judgement.status.exit
+def asked(job: JobDir, api: RayApi) -> Judgement:
+    """Ask Ray, keep its answer for later, and judge. Raises Unreachable."""
+    details = api.job(job.ray_id)
+    observe(job, details)
+    return judge(job, details)
 
 
-def _look(job: JobDir, api: RayApi) -> _Look:
-    """Ask Ray, keep its answer for later, and judge."""
+def _look(job: JobDir, api: RayApi) -> tuple[Judgement, bool]:
+    """The job's status, and whether Ray answers."""
     try:
-        ray: Mapping[str, Any] | None = api.job(job.ray_id)
-        observe(job, ray)
-        is_reachable = True
+        return asked(job, api), True
     except Unreachable:
-        ray, is_reachable = None, False
-    return _Look(ray, is_reachable, judge(job, ray, reachable=is_reachable))
+        return judge(job, None, reachable=False), False
 
 
 def _show_change(job: JobDir, before: Judgement | None, now: Judgement) -> None:
@@ -153,20 +140,20 @@ class _Clocks:
         self._answered = self._moved = time.monotonic()
         self._known: Status | None = None  # the last one while Ray answered: an outage is no progress
 
-    def note(self, seen: _Look, *, has_moved: bool) -> None:
+    def note(self, status: Status, *, is_reachable: bool, has_moved: bool) -> None:
         """Restart the clock of answers, and that of progress for a new status or if the job `has_moved`."""
-        now, status = time.monotonic(), seen.judgement.status
-        if seen.is_reachable:
+        now = time.monotonic()
+        if is_reachable:
             self._answered = now
         if has_moved or status not in (Status.UNKNOWN, self._known):
             self._moved = now
         if status is not Status.UNKNOWN:
             self._known = status
 
-    def missed(self, seen: _Look) -> Exit | None:
+    def missed(self, status: Status) -> Exit | None:
         """The deadline that has passed, as an exit status; None if there is none."""
-        now, status = time.monotonic(), seen.judgement.status
-        if not seen.is_reachable and now - self._answered > self._deadlines.unreachable:
+        now = time.monotonic()
+        if now - self._answered > self._deadlines.unreachable:
             return Exit.UNREACHABLE
         if status is Status.PENDING and now - self._moved > self._deadlines.pending:
             return Exit.NOT_SCHEDULABLE
@@ -179,7 +166,9 @@ def _conclude(job: JobDir, api: RayApi, judgement: Judgement, end: Exit) -> None
     """What is left to do for a job that is over, and its summary."""
     if end in (Exit.JOB_FAILED, Exit.LOST) and job.read_state("ended") is None:
         # The launcher, which makes the bundles, never ran or is gone.
-        debug.attempt_once(job, api.address, judgement.status.value.lower())
+        moment = judgement.status.value.lower()
+        if not any(job.debug.glob(f"*-{moment}")):  # a later one would add nothing
+            debug.attempt(job, api.address, moment, logs=True)
     job_secrets.forget(job)
     summarise(job, judgement)
 

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -114,7 +115,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
             **imported,
         },
     )
-    running = partial(debug.attempt_beside, job, plan["address"], "running")
+    running = threading.Thread(target=debug.attempt, args=(job, plan["address"], "running"), daemon=True).start
     code, told_to_stop, lost_nodes = _train(trainer, job, tee, running)
     tee.end()
     reason, is_trainers = f"the trainer {causes.ending(code)}", code != 0 and not lost_nodes
