@@ -126,7 +126,10 @@ def _finish(root: SharedRoot, search: Bisection, args: argparse.Namespace, diff:
         session = search.session_of(root, bisection.CONFIRM)
         word, why = bisection.of_session(signature, session)
         is_sure = word == bisection.BAD
-        lines = [f"the commit against its parent: {why}", f"their curves and code: {session.path}/report.html"]
+        lines = [
+            f"the commit against its parent: {why}",
+            say.shown(f"their curves and code: {session.path}/report.html"),
+        ]
         runs = "fresh runs of it and of its parent"
         if is_sure:
             answer = f"the first bad commit is {args.commit[:12]} ({subject}); {runs} confirm it"
