@@ -27,8 +27,8 @@ REPO = Path(__file__).parents[2]
 EXPECTED = REPO / "tests" / "expected"
 # What a profile leaves to the machine or to a build.
 GIVEN = {"WORKDIR": "/srv/workdir", "RUN_AS": "1000:1000"}
-# As if /srv/workdir existed, and alice typed the command.
-OWNER = "OWNER_ID=0123456789abcdef OWNER_USER=alice"
+# As if /srv/workdir existed, and were alice's.
+OWNER = "OWNER_ID=0123456789abcdef; stat() { echo alice; }"
 
 
 @pytest.fixture
