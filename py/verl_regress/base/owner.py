@@ -145,8 +145,9 @@ def _foreign_in(place: Path, trusted: Iterable[int] | None, *, alone: bool) -> F
     inner = (Path(folder) / name for folder, *names in walked for kind in names for name in kind)
     for path in (*paths, *inner):
         with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile, or a link that leads nowhere
+            whole = place if place.is_dir() and not path.is_symlink() else None  # 'chmod -R' follows no link
             for state in (path.lstat, path.stat):
-                if (other := foreign(path, state(), trusted, place if place.is_dir() else None)) is not None:
+                if (other := foreign(path, state(), trusted, whole)) is not None:
                     return other
     return None
 
