@@ -53,18 +53,9 @@ def test_latest_means_the_callers_by_user_and_checkout(run, shared):
     "command",
     [["where"], ["wait", "--deadlines=1,2,3"], ["stop", "--deadline=1"], ["logs"], ["debug"], ["resume"], ["retry"]],
 )
-def test_if_no_job_is_the_callers_the_latest_of_all_is_named(run, shared, command):
-    sentence = f"JOB=latest but no job under {shared.jobs} is yours and outside a session: the latest of all is {{}}; name it with JOB={{}}, or submit one."
+def test_if_no_job_is_the_callers_none_is_taken(run, shared, command):
     assert run(BOB, *command, "latest").is_refusal(
-        sentence.format("nobodys of an owner that was not recorded", "nobodys")
-    )
-
-
-def test_if_no_job_is_the_callers_the_owner_is_named(run, shared, make_job):
-    own(make_job("alices"))
-    assert run(BOB, "where", "latest").is_refusal(
-        f"JOB=latest but no job under {shared.jobs} is yours and outside a session: the latest of all is alices of user alice, /home/a/work dir; "
-        "name it with JOB=alices, or submit one."
+        f"JOB=latest but no job under {shared.jobs} is yours and outside a session: name one that 'make jobs' lists, or submit one."
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base import ids, owner
-from verl_regress.base.errors import BadInput, Unreadable, printable
+from verl_regress.base.errors import BadInput, Unreadable
 from verl_regress.base.files import unreadable
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import Owner
@@ -76,13 +76,7 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
     job = JobDir(root.jobs / ids.check_job(named["submission_id"] if named else asked))
     # A submission never makes a link, which may lead anywhere.
     if not job.path.is_dir() or job.path.is_symlink():
-        known = ", ".join(printable(other.submission_id) for other in newest(root)[:5])
-        cure = (
-            f"name one of the latest ({known}) or another"
-            if known
-            else "it has no job yet, submit one with 'make submit'"
-        )
-        raise BadInput(f"JOB={asked} is not under {root.jobs}: {cure}.")
+        raise BadInput(f"JOB={asked} is not under {root.jobs}: name one that 'make jobs' lists, or submit one.")
     attempts = _attempts(job)
     if named is None:
         return attempts[-1]
@@ -94,16 +88,11 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
 
 
 def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
-    jobs = newest(root)
-    for job in jobs:
+    for job in newest(root):
         if not _is_of_session(job) and (caller is None or _is_of(caller, job)):
             return job
-    if not jobs:
-        raise BadInput(f"JOB=latest but {root.jobs} has no job yet: submit one with 'make submit'.")
-    theirs = jobs[0]
     raise BadInput(
-        f"JOB=latest but no job under {root.jobs} is yours and outside a session: the latest of all is {theirs.submission_id} of "
-        f"{owner.described(_plan_if_readable(theirs))}; name it with JOB={theirs.submission_id}, or submit one."
+        f"JOB=latest but no job under {root.jobs} is yours and outside a session: name one that 'make jobs' lists, or submit one."
     )
 
 
@@ -115,17 +104,9 @@ def _is_of_session(job: JobDir) -> bool:
 
 def _is_of(caller: Owner, job: JobDir) -> bool:
     """A plan alone may name any owner."""
-    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-        return caller.has(_plan_if_readable(job)) and owner.is_trusted(job.first.path.lstat().st_uid)
+    with contextlib.suppress(FileNotFoundError, Unreadable):  # removed meanwhile, or another user's
+        return caller.has(job.read_config("resolved.json")) and owner.is_trusted(job.first.path.lstat().st_uid)
     return False
-
-
-def _plan_if_readable(job: JobDir) -> dict[str, Any] | None:
-    """`config/resolved.json`, or None for a job that has none, or that another user closed."""
-    try:
-        return job.read_config("resolved.json")
-    except Unreadable:
-        return None
 
 
 def _attempts(job: JobDir) -> list[JobDir]:
