@@ -145,7 +145,7 @@ DOCUMENTS = {
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-@fuzz(250, data=st.data())
+@fuzz(120, data=st.data())
 def test_documents(submit, ray, document, data):
     strategy, argument = DOCUMENTS[document]
     text = data.draw(strategy)
@@ -384,7 +384,7 @@ line = st.one_of(
 lines = st.lists(line, max_size=4).map(b"\n".join)
 
 
-@fuzz(150, local=lines, profile=st.one_of(st.just(b""), lines))
+@fuzz(80, local=lines, profile=st.one_of(st.just(b""), lines))
 def test_env_files(reader, local, profile):
     (reader.repo / "env" / "local.env").write_bytes(local)
     (reader.repo / "env" / "cpu.env").write_bytes(profile + b"\n" + reader.profile)

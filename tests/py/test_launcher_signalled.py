@@ -6,7 +6,7 @@ import pytest
 from test_launcher import RUN, Launched
 
 pytestmark = [pytest.mark.slow, pytest.mark.longest]
-MOMENTS = 200
+MOMENTS = 60
 # The launcher; it sends SIGTERM to itself right before the N-th bytecode of launcher.py, counted from the moment when
 # it first handles signals, and writes the number of bytecodes to a file.
 SIGNALLED = """
