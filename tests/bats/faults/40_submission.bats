@@ -4,7 +4,7 @@
 
 setup_file() {
   load fault_helper
-  fault::use work 18285
+  fault::use work 18295
   fault::cluster
   export OVERRIDES=data.train_files=/no/such.parquet # an accepted job ends without help, and is FAILED
 }
@@ -14,7 +14,7 @@ setup() { load fault_helper; }
 # submit_killed ID FACT: `make submit` whose process in the head gets SIGKILL when FACT (Python, with the job directory `job` and
 # Ray's `in_ray()`) is true. Prints what FACT saw: how far the submission was.
 submit_killed() {
-  SUBMISSION_ID=$1 timeout 120 scripts/40_submit_ppo_epoch1.sh >"${BATS_TEST_TMPDIR}/submit" 2>&1 3>&- &
+  SUBMISSION_ID=$1 timeout 120 scripts/42_submit_sft_minimal.sh >"${BATS_TEST_TMPDIR}/submit" 2>&1 3>&- &
   docker exec --interactive "${CLUSTER_NAME}-head" python3 - "$1" "$2" <<'END'
 import os, signal, sys, time, urllib.error, urllib.request
 from pathlib import Path
@@ -52,7 +52,7 @@ status_of() { LIMIT=1000 JSON=1 scripts/50_status.sh 2>/dev/null | jq -r --arg i
 
 # refused_again ID: the id is in use, whatever became of the job.
 refused_again() {
-  SUBMISSION_ID=$1 run scripts/40_submit_ppo_epoch1.sh
+  SUBMISSION_ID=$1 run scripts/42_submit_sft_minimal.sh
   assert_status 2
   assert_line "error   submission_id '$1' is taken: ${WORKDIR}/shared/jobs/$1 exists and is never reused; give another one, or leave it out to get a generated one\."
 }

@@ -13,8 +13,7 @@ setup_file() {
     cp -a "${WORKDIR%/*}/workdir/shared/"{datasets,common} "${WORKDIR}/shared"
   container::cluster
   # One job that is finished, a quick one.
-  OVERRIDES=data.train_files=/no/such.parquet scripts/40_submit_ppo_epoch1.sh
-  scripts/52_wait.sh || [[ $? == 3 ]]
+  OVERRIDES=data.train_files=/no/such.parquet WAIT=1 scripts/42_submit_sft_minimal.sh || [[ $? == 3 ]]
   fault::cluster
 }
 
@@ -33,7 +32,7 @@ setup() {
 
 storage::use() {
   fault::use storage 18294
-  export WORKDIR="${REPO}/build/container/storage" MIN_DISK_GIB=1
+  export WORKDIR="${REPO}/build/faults/storage" MIN_DISK_GIB=1
 }
 
 storage::unmount() { ! mountpoint -q "${WORKDIR}/shared" || umount "${WORKDIR}/shared"; }
@@ -68,5 +67,4 @@ storage::fill_rest() { head -c 2000000 /dev/zero >"${WORKDIR}/shared/filler2" 2>
   rm "${WORKDIR}/shared/"filler*
   status=3
   fault::recovered
-  fault::trains_now
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env bats
-# The secrets of a job: they reach its processes, are in no other place while it runs and nowhere after it, however it ended. And
-# Ray's token: what the ports of a cluster answer without it.
+# The secrets of a job: they reach its processes, are in no other place while it runs and nowhere after it, however it ended; and hostile
+# values: verl, its driver and its Ray actors get them byte for byte. Then Ray's token: what the ports of a cluster answer without it.
 
 setup_file() {
   load fault_helper
-  fault::use work 18285
+  fault::use work 18295
   fault::cluster
   container::quietly printing secret::printing_code
 }
@@ -24,19 +24,26 @@ setup() { load fault_helper; }
 secret::submit() {
   local spec="${BATS_TEST_TMPDIR}/spec.yaml"
   fault::begin "$1"
-  CANARY=$(head -c 20 /dev/urandom | od -An -vtx1 | tr -d ' \n')
+  secret::new
   {
     cat jobspecs/sft.yaml
     printf 'secrets:\n  - name: API_KEY\n'
   } >"$spec"
   JOB=$(API_KEY=$CANARY CODE_ID=codeKey OVERRIDES="${FAULT_EPOCHS} trainer.total_training_steps=$2" scripts/44_submit_sdk.sh "$spec" 2>"${BATS_TEST_TMPDIR}/submit") ||
     fail "$(<"${BATS_TEST_TMPDIR}/submit")"
-  JOB_DIR="${WORKDIR}/shared/jobs/${JOB}"
-  FILE="${WORKDIR}/shared/secrets/${CLUSTER_NAME}/${JOB}"
-  export JOB JOB_DIR
+  secret::is_of "$JOB"
   wait::until 180 secret::is_over fault::has_step 1 || fail "${JOB} did not come to its first step: $(tail -n 20 "${JOB_DIR}/logs/driver.log")"
   grep -qxF 'key <secret API_KEY>' "${JOB_DIR}/logs/driver.log" ||
     fail "driver.log has no line 'key <secret API_KEY>': $(grep '^key' "${JOB_DIR}/logs/driver.log")"
+}
+
+# secret::new: sets CANARY.
+secret::new() { CANARY=$(head -c 20 /dev/urandom | od -An -vtx1 | tr -d ' \n'); }
+
+# secret::is_of ID: sets JOB, JOB_DIR and FILE.
+secret::is_of() {
+  JOB=$1 JOB_DIR="${WORKDIR}/shared/jobs/$1" FILE="${WORKDIR}/shared/secrets/${CLUSTER_NAME}/$1"
+  export JOB JOB_DIR
 }
 
 secret::is_over() { [[ -s ${JOB_DIR}/state/ended ]]; }
@@ -82,9 +89,8 @@ secret::reached() {
   printf '# %s processes got it\n' "$reached" >&3
 }
 
-@test "a secret reaches driver and actors, is only in its own file while they run, and nowhere afterwards" {
-  secret::submit 'a job with a secret, searched for while it runs and afterwards' 160
-  fault::follow
+@test "a secret is only in its own file while the job runs; its launcher is killed: LOST, by which signal and where, nothing trains on, and the file goes at once" {
+  secret::submit 'the launcher of a job with a secret is killed -9' 400
   [[ $(stat -c '%a %s' "$FILE") == 600\ [1-9]* ]] || fail "its file is $(stat -c '%a %s' "$FILE")"
   secret::search head "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
   # First show that the search finds what is there.
@@ -92,16 +98,6 @@ secret::reached() {
   scripts/55_debug.sh >"${BATS_TEST_TMPDIR}/debug" 2>&1
   secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/ray/${CLUSTER_NAME}"
   ! secret::is_over || fail 'the job ended before everything was searched: it is to have more steps'
-  fault::inject true
-  fault::reports 0 "ok      ${JOB} SUCCEEDED \(the trainer ended\)"
-  secret::is_gone || fail "${FILE} is there still"
-  secret::reached
-  secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/ray/${CLUSTER_NAME}" "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
-  fault::recovered
-}
-
-@test "the launcher of a job with a secret is killed: LOST, by which signal and where, nothing trains on, and the secret's file goes at once" {
-  secret::submit 'the launcher of a job with a secret is killed -9' 400
   fault::inject fault::kill '^python3 .*run\.py launch'
   # No command has asked for the job's state: the keeper removes the file.
   wait::until 10 - secret::is_gone || fail "${FILE} is there still"
@@ -111,6 +107,32 @@ secret::reached() {
   fault::asking_changes_nothing
   secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
   fault::recovered
+}
+
+round_trip() { "${REPO}/.venv/bin/python" "${REPO}/tests/bats/faults/round_trip.py" "$@"; }
+
+@test "hostile values and a secret reach verl unchanged: the driver's argv and environment, an actor's arguments and environment; the secret is nowhere afterwards" {
+  round_trip make "$BATS_TEST_TMPDIR" "${WORKDIR}/shared"
+  secret::new
+  # Through make, which passes the environment on unchanged.
+  API_KEY=$CANARY CODE_ID=codeKey OVERRIDES=$(<"${BATS_TEST_TMPDIR}/environment") OVERRIDES_FILE="${BATS_TEST_TMPDIR}/file" \
+    run make --no-print-directory submit WAIT=1 SUBMISSION_ID="round-trip-${EPOCHSECONDS}" JOBSPEC="${BATS_TEST_TMPDIR}/spec.json"
+  assert_status 0
+  secret::is_of "$(grep -xE 'round-trip-[0-9]+' <<<"$output")"
+  run round_trip check "$JOB_DIR"
+  assert_status 0
+  printf '# %s\n' "$output" >&3
+  [[ -z $(find "${WORKDIR}/shared" -name CANARY) ]] || fail 'a shell read a value'
+  fault::record kind=input 'name=hostile values through a real job: driver, actors, reward function' tries=7 status=0 "sentence=ok ${output}"
+  secret::is_gone || fail "${FILE} is there still"
+  secret::reached
+  secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/ray/${CLUSTER_NAME}" "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
+}
+
+@test "a value on a make command line arrives unchanged: neither make nor a shell interprets it" {
+  DRY_RUN=1 run make --no-print-directory submit "OVERRIDES=trainer.project_name='a \$HOME \$(touch CANARY) \$\$'"
+  assert_status 0
+  [[ $output == *"\"trainer.project_name='a \$HOME \$(touch CANARY) \$\$'\""* && ! -e CANARY ]] || fail 'another value'
 }
 
 # ports::of NODE: "ADDRESS:PORT" of each TCP port there that other hosts might reach (proc(5): 0A is listening).

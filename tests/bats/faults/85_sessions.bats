@@ -3,7 +3,7 @@
 
 setup_file() {
   load fault_helper
-  fault::use work 18285
+  fault::use work 18295
   fault::cluster
   mkdir -p "${BATS_FILE_TMPDIR}/harmless"
   cp -r "${WORKDIR}/shared/common/code/verl/codeA/verl" "${BATS_FILE_TMPDIR}/harmless"
@@ -13,7 +13,7 @@ setup_file() {
 
 teardown_file() {
   load fault_helper
-  fault::use work 18285
+  fault::use work 18295
   fault::down
 }
 
@@ -50,7 +50,7 @@ session::trains() { grep -q "step $1 of " "$SESSION_OUT"; }
 
 @test "the head restarts during the session and nobody comes: it ends with one sentence, and goes on after make up" {
   fault::begin 'the head restarts in the middle of a session, and nobody comes'
-  UNREACHABLE_TIMEOUT=10 session::start restarted 'loss: {workload: sft, steps: 20}'
+  UNREACHABLE_TIMEOUT=10 session::start restarted 'loss: {workload: sft, steps: 20, overrides: [trainer.nnodes=1]}'
   session::await session::trains 1
   fault::inject docker restart --time 0 "${CLUSTER_NAME}-head"
   session::ended

@@ -26,9 +26,11 @@ import sys
 
 import job_report
 
+OURS = {name: value for name, value in os.environ.items() if name.startswith("ROUND_TRIP_")}  # and not the secret
+
 
 def install():
-    job_report.write("environ", {"argv": sys.orig_argv, "environ": dict(os.environ)})
+    job_report.write("environ", {"argv": sys.orig_argv, "environ": OURS})
 """
 REWARD_FN = """\
 import os
@@ -37,12 +39,13 @@ import threading
 import job_report
 
 LOCK = threading.Lock()  # verl calls it from several threads
+OURS = {name: value for name, value in os.environ.items() if name.startswith("ROUND_TRIP_")}
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     arrived = {name: value for name, value in kwargs.items() if name.startswith("from_")}
     with LOCK:
-        job_report.write("reward", {"kwargs": arrived, "environ": dict(os.environ)})
+        job_report.write("reward", {"kwargs": arrived, "environ": OURS})
     return 0.5
 """
 
@@ -63,7 +66,8 @@ def make(directory: Path, shared: Path) -> None:
     spec = {
         "workload": "grpo",
         "reward_fn_path": "${shared_root}/user/code/round_trip/reward_fn.py",
-        "trainer_overrides": ["trainer.total_training_steps=1", override("from_spec")],
+        "secrets": [{"name": "API_KEY"}],
+        "trainer_overrides": ["trainer.total_training_steps=1", "trainer.nnodes=1", override("from_spec")],
         "env_vars": {
             **ENV_VARS,
             "PYTHONPATH": "${shared_root}/user/code/round_trip",
