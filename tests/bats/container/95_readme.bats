@@ -1,21 +1,19 @@
 #!/usr/bin/env bats
 # Runs every command line of the README and of the pages that continue it (tests/bats/readme.bash) as it is written there, in a clean
-# clone that has no .venv yet, with its own WORKDIR (empty at first); a job trains for one step unless its line names another number.
+# clone that has no .venv yet, on data that the files before have prepared; a job trains for one step unless its line names another number.
 #
 # A new or changed line fails the last test: run it in a test here, or add it to the exceptions with the reason.
 
 setup_file() {
   load container_helper
   container::use readme 18277
-  export WORKDIR="${BATS_FILE_TMPDIR}/workdir" TYPED="${BATS_FILE_TMPDIR}/typed"
-  export OVERRIDES='trainer.total_training_steps=1 trainer.save_freq=1'
+  export TYPED="${BATS_FILE_TMPDIR}/typed" OVERRIDES='trainer.total_training_steps=1 trainer.save_freq=1 trainer.nnodes=1'
   : >"$TYPED"
 }
 
 teardown_file() {
   load container_helper
   make --no-print-directory down FORCE=1 >/dev/null 2>&1
-  chmod -R u+w "$WORKDIR" # snapshots are read-only
 }
 
 setup() {
@@ -76,8 +74,8 @@ types() {
   types 'make build'
   types 'make up prepare'
   types 'make snapshot CODE_ID=codeB VERL_SOURCE=path:~/verl'
-  types 'make submit CODE_ID=auto VERL_SOURCE=path:~/verl WAIT=1'
-  assert_line 'ok      ppo-verl-[0-9a-f]+-.* SUCCEEDED \(the trainer ended\)'
+  WORKLOAD=sft types 'make submit CODE_ID=auto VERL_SOURCE=path:~/verl WAIT=1'
+  assert_line 'ok      sft-verl-[0-9a-f]+-.* SUCCEEDED \(the trainer ended\)'
   types 'make submit WORKLOAD=ppo CODE_ID=codeB'
   types 'make status'
   types 'make wait JOB=latest'
@@ -94,7 +92,7 @@ types() {
   assert_line 'changed ppo-codeB-.*\.a3 was .*, is STOPPED .*'
   types 'make debug JOB=latest TAR=1'
   # One short run, which make history shows too; whole sessions: 90_verify.bats.
-  echo 'cases: {sft: {workload: sft, steps: 1}}' >"${BATS_TEST_TMPDIR}/suite.yaml"
+  echo 'cases: {sft: {workload: sft, steps: 1, overrides: [trainer.nnodes=1]}}' >"${BATS_TEST_TMPDIR}/suite.yaml"
   OVERRIDES='' ONLY=placement SUITE="${BATS_TEST_TMPDIR}/suite.yaml" types 'make verify CODE_A=pypi:0.9.1 CODE_B=path:~/verl'
   assert_line '1 of 1 .*'
   types 'make report'
