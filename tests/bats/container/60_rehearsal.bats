@@ -6,29 +6,35 @@ setup_file() {
   load container_helper
   container::use quick 18265
   container::cluster
-  docker exec vrtest-quick-worker-0 rm -rf /tmp/tests
-  tar -C tests -c rehearsal | docker exec --interactive vrtest-quick-worker-0 tar -C /tmp -x
   HELPER=$(. scripts/lib/regress.bash && cli::begin && trap - EXIT && env::load && helper::dir)
-  export HELPER
+  # Tests that do not touch verl run once.
+  rehearsal::test worker-1 0.7.1 '' test_hooks_on_real_verl.py test_rollout.py test_sft_driver.py 3>&- &
+  rehearsal::test worker-0 0.9.1 codeA
+  wait "$!"
 }
 
 setup() { load container_helper; }
 
-# hooks_against VERSION SNAPSHOT [TEST...]: these tests, or all of them, with that snapshot on PYTHONPATH; without a SNAPSHOT, with
-# the image's own verl.
-hooks_against() {
-  run docker exec --env PYTHONPATH="${2:+/private/common/code/verl/$2:}${HELPER}/hooks:${HELPER}/rehearsal" \
-    --env PYTHONDONTWRITEBYTECODE=1 --env HOME=/tmp/home --workdir /tmp/rehearsal vrtest-quick-worker-0 \
-    sh -c 'python3 -c "import verl; print(\"verl\", verl.__version__)" && python3 -m pytest -q -p no:cacheprovider "$@"' \
-    sh "${@:3}"
-  tail -n 5 <<<"$output" | sed 's/^/# /' >&3
-  assert_status 0
-  assert_line "verl $1"
-  [[ $output =~ [1-9][0-9]*' passed' ]]
+# rehearsal::test NODE VERSION SNAPSHOT [TEST...]: these tests, or all of them, on that node, with that snapshot on PYTHONPATH; without a
+# SNAPSHOT, with the image's own verl. Their output and exit status are in the file VERSION.
+rehearsal::test() {
+  docker exec "${CLUSTER_NAME}-$1" rm -rf /tmp/rehearsal
+  tar -C tests -c rehearsal | docker exec --interactive "${CLUSTER_NAME}-$1" tar -C /tmp -x
+  {
+    docker exec --env PYTHONPATH="${3:+/private/common/code/verl/$3:}${HELPER}/hooks:${HELPER}/rehearsal" \
+      --env PYTHONDONTWRITEBYTECODE=1 --env HOME=/tmp/home --workdir /tmp/rehearsal "${CLUSTER_NAME}-$1" \
+      sh -c 'python3 -c "import verl; print(\"verl\", verl.__version__)" && python3 -m pytest -q -p no:cacheprovider "$@"' \
+      sh "${@:4}" && echo passed
+  } >"${BATS_FILE_TMPDIR}/$2" 2>&1 || true
 }
 
-# Tests that do not touch verl run once.
-with_verl=(test_hooks_on_real_verl.py test_rollout.py test_sft_driver.py)
+# have_passed VERSION
+have_passed() {
+  output=$(<"${BATS_FILE_TMPDIR}/$1")
+  tail -n 5 <<<"$output" | sed 's/^/# /' >&3
+  assert_line "verl $1"
+  [[ $output =~ [1-9][0-9]*' passed' && $output == *$'\npassed' ]] || fail 'they failed'
+}
 
-@test "verl 0.9.1, the default snapshot" { hooks_against 0.9.1 codeA; }
-@test "verl 0.7.1, which the image contains" { hooks_against 0.7.1 '' "${with_verl[@]}"; }
+@test "verl 0.9.1, the default snapshot" { have_passed 0.9.1; }
+@test "verl 0.7.1, which the image contains" { have_passed 0.7.1; }
