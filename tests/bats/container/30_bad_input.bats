@@ -103,29 +103,7 @@ for split, rows in (("train", 1024), ("test", 256)):
   [[ ! -e $pwned ]]
 }
 
-@test "the cluster is down: Ray stopped, containers gone" {
-  docker restart --time 0 vrtest-quick-head >/dev/null
-  run scripts/40_submit_ppo_epoch1.sh
-  assert_status 8
-  [[ $output == *"error   Ray does not answer at http://127.0.0.1:8265 as seen from the head ("*"): bring the cluster up with 'make up'."* ]] || fail 'wrong sentence'
-  docker stop --time 0 vrtest-quick-head >/dev/null
-  refused 8 "The node 'head' is not running (container vrtest-quick-head, from CLUSTER_NAME=vrtest-quick): bring the cluster up with 'make up'." \
-    scripts/40_submit_ppo_epoch1.sh
-}
-
-@test "the engine is down" {
-  refused 8 "The container engine does not answer ('docker version' fails): start it, then 'make up'." \
-    env DOCKER_HOST=unix:///no/such.sock scripts/40_submit_ppo_epoch1.sh
-  refused 1 "No container engine answers ('docker version' fails): start it, or run 'scripts/dev/bootstrap_host.sh --engine'." \
-    env DOCKER_HOST=unix:///no/such.sock scripts/01_up.sh
-}
-
-# up_again: restores the cluster after a test that removed a part of it.
-up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail "$(tail -n 20 "${BATS_TEST_TMPDIR}/up")"; }
-
 @test "an override of 200 KiB in OVERRIDES_FILE and a variable as long" {
-  up_again # the tests before leave the cluster down
-  remember
   { printf "trainer.project_name='" && head -c 204800 /dev/zero | tr '\0' x && printf "'\n"; } >"${BATS_TEST_TMPDIR}/overrides"
   OVERRIDES_FILE="${BATS_TEST_TMPDIR}/overrides" run scripts/44_submit_sdk.sh
   assert_status 2
@@ -150,13 +128,33 @@ up_again() { make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail
   rm -r "${snapshots}/bad-code"
 }
 
-@test "a worker that is down: a job that needs it is refused within seconds, and make up restores it" {
+@test "a worker that is down: a job that needs it is refused within seconds" {
   docker kill "vrtest-quick-worker-1" >/dev/null
   SECONDS=0
   refused 2 "The job asks for 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have 4: ask for less, or bring up more with 'make up'." \
     env OVERRIDES='trainer.nnodes=2 trainer.n_gpus_per_node=4' scripts/40_submit_ppo_epoch1.sh
   ((SECONDS < 20)) || fail "took ${SECONDS} s" # about four if nothing else runs: three for a connection to a dead node
-  up_again
+}
+
+@test "the cluster is down: Ray stopped, containers gone" {
+  docker restart --time 0 vrtest-quick-head >/dev/null
+  run scripts/40_submit_ppo_epoch1.sh
+  assert_status 8
+  [[ $output == *"error   Ray does not answer at http://127.0.0.1:8265 as seen from the head ("*"): bring the cluster up with 'make up'."* ]] || fail 'wrong sentence'
+  docker stop --time 0 vrtest-quick-head >/dev/null
+  refused 8 "The node 'head' is not running (container vrtest-quick-head, from CLUSTER_NAME=vrtest-quick): bring the cluster up with 'make up'." \
+    scripts/40_submit_ppo_epoch1.sh
+}
+
+@test "the engine is down" {
+  refused 8 "The container engine does not answer ('docker version' fails): start it, then 'make up'." \
+    env DOCKER_HOST=unix:///no/such.sock scripts/40_submit_ppo_epoch1.sh
+  refused 1 "No container engine answers ('docker version' fails): start it, or run 'scripts/dev/bootstrap_host.sh --engine'." \
+    env DOCKER_HOST=unix:///no/such.sock scripts/01_up.sh
+}
+
+@test "make up restores the worker and the head: the job that needs both workers is accepted" {
+  make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail "$(tail -n 20 "${BATS_TEST_TMPDIR}/up")"
   OVERRIDES='trainer.nnodes=2 trainer.n_gpus_per_node=4' SUBMISSION_ID="bad-up-${RANDOM}" run scripts/40_submit_ppo_epoch1.sh
   assert_status 0
   JOB=$(tail -n 1 <<<"$(grep -x 'bad-up-[0-9]*' <<<"$output")") run scripts/54_stop.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The life of a job on a real cluster: resumed, followed by a wait that is cut off, stopped with all its processes, and listed while
-# the cluster is down. Retried: 95_readme.bats.
+# The life of a job on a real cluster: resumed, followed by a wait that is cut off, and stopped with all its processes. Listed while the
+# cluster is down: 79_cluster.bats; retried: 95_readme.bats.
 
 setup_file() {
   load container_helper
@@ -94,20 +94,4 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   status=0 && wait "$waiter" || status=$?
   assert_status 4
   [[ $(grep -c 'followed is PENDING' "${BATS_TEST_TMPDIR}/said") == 2 ]] || fail "$(<"${BATS_TEST_TMPDIR}/said")"
-}
-
-@test "with the cluster down: jobs and logs are read from the files, a job without an end is UNKNOWN, stop says why it cannot" {
-  too_big orphan
-  make --no-print-directory down FORCE=1
-  run make --no-print-directory jobs
-  assert_status 0
-  assert_line 'orphan +ppo +codeA +UNKNOWN +1 +0 +20.*Z  the job recorded no end, and there is no word from Ray'
-  assert_line 'half +sft +codeA +SUCCEEDED +2 +[0-9]+ +20.*Z'
-  assert_line 'waiting +ppo +codeA +STOPPED +1 +0 +20.*Z  stopped while it waited for resources'
-  [[ $(JSON=1 LIMIT=1 scripts/58_jobs.sh 2>/dev/null | jq -c '[.jobs[].submission_id, .ray_answers]') == '["orphan",false]' ]]
-  JOB=half.a1 run scripts/51_logs.sh
-  assert_status 0
-  assert_line 'MVP_PRECHECK_MARKER: codeA'
-  JOB=orphan run scripts/54_stop.sh
-  assert_status 8
 }

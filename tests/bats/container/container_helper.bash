@@ -1,5 +1,5 @@
 # Real containers, real Ray, real verl. Every file names its cluster with container::use and starts it itself, which takes a second
-# if it is up already; .ci/run removes what is left. Copy 20_cluster.bats to start a new file.
+# if it is up already; .ci/run removes what is left. Copy 76_lifecycle.bats to start a new file.
 # shellcheck shell=bash
 
 bats_require_minimum_version 1.5.0

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# The cluster: it grows and shrinks, belongs to its checkout, tells how jobs ended, and is removed without touching what is not ours.
+# The cluster: it tells how jobs ended, belongs to its checkout, grows and shrinks, is removed without touching what is not ours, and
+# its jobs can be read then. The last file that uses this cluster.
 
 setup_file() {
   load container_helper
@@ -69,7 +70,7 @@ THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container
   [[ $(containers) == "$before" && ! -e ${WORKDIR}/shared/jobs/theirs ]]
 }
 
-@test "what would end a job is refused and names it; FORCE=1 ends it, and make up recreates what changed" {
+@test "what would end a job is refused and names it; FORCE=1 ends it, make up recreates what changed; three workers, and two again" {
   # The job that no node can take, of the test before, still waits.
   job=$(container::jobs | grep -x 'ppo-codeA-.*' | tail -n 1)
   before=$(containers)
@@ -78,14 +79,9 @@ THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container
   run make --no-print-directory down
   assert_line "error   Taking vrtest-quick down would end ${job} \(PENDING\): wait for them, stop them \('make stop JOB=…'\), or end them with FORCE=1\."
   [[ $(containers) == "$before" ]]
-  run make --no-print-directory up SHM_SIZE=1500mb FORCE=1
+  run make --no-print-directory up SHM_SIZE=1500mb WORKERS=3 FORCE=1
   assert_status 0
-  assert_line 'changed recreated head, worker-0, worker-1: SHM_SIZE was 2gb, is 1500mb \(from the command line or environment\)'
-}
-
-@test "make up WORKERS=3 gives three workers, and WORKERS=2 two again" {
-  run make --no-print-directory up SHM_SIZE=1500mb WORKERS=3
-  assert_status 0
+  assert_line 'changed recreated head, worker-0, worker-1: .*SHM_SIZE was 2gb, is 1500mb \(from the command line or environment\).*'
   assert_line 'ok      worker-2 is ALIVE at .*: CPU 64, GPU 4, worker_node 100'
   [[ $(JSON=1 scripts/50_status.sh | jq -r '[.nodes[] | select(.state == "ALIVE") | .name] | join(" ")') == 'head worker-0 worker-1 worker-2' ]]
   run make --no-print-directory up SHM_SIZE=1500mb
@@ -107,4 +103,20 @@ THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container
   assert_status 0
   assert_line 'skip    nothing has the label verl-regress.cluster=vrtest-quick'
   docker rm --force vrtest-quick-sidecar >/dev/null
+}
+
+@test "with the cluster down: jobs and logs are read from the files, a job without an end is UNKNOWN, stop says why it cannot" {
+  # The job that the cluster was recreated under.
+  job=$(container::jobs | grep -x 'ppo-codeA-.*' | tail -n 1)
+  trained=$(container::jobs | grep -x 'sft-codeA-.*' | tail -n 1)
+  run make --no-print-directory jobs
+  assert_status 0
+  assert_line "${job} +ppo +codeA +UNKNOWN +1 +0 +20.*Z  the job recorded no end, and there is no word from Ray"
+  assert_line "${trained} +sft +codeA +SUCCEEDED +1 +1 +20.*Z"
+  [[ $(JSON=1 LIMIT=1 scripts/58_jobs.sh 2>/dev/null | jq -c '[.jobs[].submission_id, .ray_answers]') == "[\"${job}\",false]" ]]
+  JOB=$trained run scripts/51_logs.sh
+  assert_status 0
+  assert_line 'MVP_PRECHECK_MARKER: codeA'
+  JOB=$job run scripts/54_stop.sh
+  assert_status 8
 }

@@ -26,12 +26,6 @@ PYTHON
     'trainer_overrides: [trainer.total_training_steps=1, trainer.nnodes=1]' >"${BATS_FILE_TMPDIR}/stops.yaml"
 }
 
-# The last file that uses this cluster: if it kept running, the files that follow would be slower.
-teardown_file() {
-  load container_helper
-  make --no-print-directory down FORCE=1 >/dev/null 2>&1
-}
-
 setup() {
   load container_helper
   source scripts/lib/wait.bash
