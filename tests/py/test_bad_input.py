@@ -17,7 +17,7 @@ KEYS = (
 FIXED = "is refused: a job writes only into its own directory; leave it out."
 NOT_HYDRA = "is not Hydra's key=value: write it as a.b.c=value."
 MAKE = ", a value with spaces in quotes."
-NO_JSON = "has a NUL character, half of a surrogate pair, a number that is not finite, or a value that contains itself: leave it out."
+TOO_MANY = "has more than 100,000 values, which its YAML aliases make: write fewer of them."
 HEAD = "would let the driver run on the head: it must be above 0, usually 1."
 
 
@@ -97,7 +97,7 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
         ),
         (
             f"{SPEC}resources: {{entrypoint_resources: {{worker_node: .nan}}}}\n",
-            f"{FILE} {NO_JSON}",
+            f"worker_node in {FILE} is nan, which is not finite: give a number.",
         ),
     ],
 )
@@ -238,7 +238,9 @@ def test_a_cluster_that_is_down(submit, ray):
             f"{SPEC}model: !!python/object/apply:os.system ['touch x']\n",
             f"{FILE} is not YAML or JSON at line 2 ({THEIRS}): fix that line.",
         ),
-        (f"{SPEC}ray: &a {{address: *a}}\n", f"{FILE} {NO_JSON}"),
+        (f"{SPEC}ray: &a {{address: *a}}\n", f"{FILE} {TOO_MANY}"),
+        (f"{SPEC}a: &a [{'x, ' * 99}]\nb: &b [{'*a, ' * 99}]\nc: [{'*b, ' * 99}]\n", f"{FILE} {TOO_MANY}"),
+        (f'{SPEC}model: "a\\0b"\n', f"model in {FILE} has a NUL character or half of a surrogate pair: leave it out."),
         (
             f"{SPEC}resources: {{entrypoint_num_cpus: 10000000000}}\n",
             f"The resource entrypoint_num_cpus=10000000000 (from {FILE} or env/ray/cpu.yaml) is not usable: ask for 0 to 1,000,000.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import yaml
 
 from verl_regress.base.errors import BadInput, printable, shown
+
+_MOST = 100_000  # values: a few lines of YAML aliases make gigabytes of them
 
 
 class _PlainYaml(yaml.SafeLoader):
@@ -91,17 +94,21 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _need_text(document: object, origin: str) -> None:
-    """Refuse values that no file, environment or argv can hold, without showing them: they may be a secret's value."""
-    try:
-        text = json.dumps(document, ensure_ascii=False, allow_nan=False, default=str)
-        text.encode("utf-8")
-        is_usable = "\\u0000" not in text.replace("\\\\", "")
-    except (ValueError, RecursionError):
-        is_usable = False
-    if not is_usable:
-        raise BadInput(
-            f"{origin} has a NUL character, half of a surrogate pair, a number that is not finite, or a value that contains itself: leave it out."
-        )
+    """Refuse values that no file, environment or argv can hold. A value is never shown: it may be a secret's."""
+    rest = [("the document", document)]
+    for where, value in rest:
+        if isinstance(value, dict):
+            rest += [(key, each) for key, each in value.items()]
+        elif isinstance(value, list):
+            rest += [(where, each) for each in value]
+        elif isinstance(value, str) and ("\0" in value or any("\ud800" <= each <= "\udfff" for each in value)):
+            raise BadInput(f"{shown(where)} in {origin} has a NUL character or half of a surrogate pair: leave it out.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise BadInput(f"{shown(where)} in {origin} is {value}, which is not finite: give a number.")
+        if len(rest) > _MOST:
+            raise BadInput(
+                f"{origin} has more than {_MOST:,} values, which its YAML aliases make: write fewer of them."
+            )
 
 
 def _sentence(error: Any, origin: str) -> str:
