@@ -111,9 +111,8 @@ def recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | No
     inner = in_log(chain[at]["message"])
     if inner is not None and "Traceback (most recent call last):" in chain[at]["message"]:  # of a child process
         return {**inner, "where": where}, chosen["lines"]
-    return _cause(chain[at]["type"], _ACTOR.sub(r" (\1)", _one_line(chain[at]["message"])), where, also), chosen[
-        "lines"
-    ]
+    message = _ACTOR.sub(r" (\1)", _one_line(chain[at]["message"]))
+    return _cause(chain[at]["type"], message, where, also), chosen["lines"]
 
 
 def _cause(kind: str, message: str, where: str | None = None, also: str | None = None) -> dict[str, Any]:

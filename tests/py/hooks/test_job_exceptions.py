@@ -2,6 +2,7 @@
 
 import json
 import socket
+from types import SimpleNamespace
 
 import pytest
 from conftest import HOOKS, environment, python, write
@@ -47,7 +48,8 @@ def ends(tmp_path):
                 file = write(tmp_path / "code" / "program.py", program)
                 done = python(file, env=env, pass_fds=[theirs.fileno()])
         ends.stderr = done.stderr
-        return failure.recorded(job, {f"{tmp_path}/code/": ""})
+        found, excerpt = failure.recorded(job, {f"{tmp_path}/code/": ""})
+        return found and SimpleNamespace(**found, excerpt=excerpt)
 
     ends.job = job
     return ends
