@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 21_start_workers: start Ray on all workers at once, and wait until Ray lists the head and every worker as ALIVE and the head has
-# CPU 0 and GPU 0.
+# 21_start_workers: start Ray on all workers at once, and wait until Ray lists the head and every worker as ALIVE, with
+# GPUS_PER_WORKER GPUs where Ray counts them.
 #
 #   scripts/21_start_workers.sh
 #

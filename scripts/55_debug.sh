@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 55_debug: a debug bundle of a job, running or over: ray status, jobs, nodes, actors, placement groups, disk, memory, GPU
-# and clock of every node, the tails of its logs. Its directory under jobs/<id>/debug/ is the one line on stdout.
+# 55_debug: a debug bundle of a job, running or over: ray status, jobs, nodes, actors, disk, memory and GPU of every node, the
+# tails of its logs, and the stacks of its processes while it runs. Its directory under jobs/<id>/debug/ is the one line on stdout.
 #
 #   JOB=latest scripts/55_debug.sh
 #
