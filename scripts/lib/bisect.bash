@@ -180,8 +180,12 @@ bisect::_try() {
   local subject
   subject=$(bisect::_git show --no-patch --format=%s "$1")
   log::step "bisect: ${1::12} ${subject}"
-  bisect::_session "$1" "$BISECT_GOOD" "$1"
-  bisect::_helper decide --commit "$1" "--subject=${subject}"
+  if bisect::_git cat-file -e "${1}:verl/__init__.py" 2>/dev/null; then
+    bisect::_session "$1" "$BISECT_GOOD" "$1"
+    bisect::_helper decide --commit "$1" "--subject=${subject}"
+  else
+    bisect::_helper decide --commit "$1" "--subject=${subject}" --refused 'it has no verl/__init__.py'
+  fi
 }
 
 # bisect::finish: trains the commit and its parent again, and writes the report; its exit status is ours.

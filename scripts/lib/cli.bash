@@ -31,8 +31,9 @@ cli::begin_with() {
   CLI_IF_INTERRUPTED=(true)
   cli::accept "$@"
   trap 'cli::_end "$?"' EXIT
-  trap "trap '' INT; exit 130" INT # a second Ctrl-C cuts no cleanup short, and hides no last word
-  trap 'exit 143' TERM
+  # A second Ctrl-C or SIGTERM cuts no cleanup short, and hides no last word.
+  trap "trap '' INT; trap : TERM; exit 130" INT
+  trap "trap '' INT; trap : TERM; exit 143" TERM
 }
 
 # cli::accept WORDS ARGUMENT...: --help prints the header. Refuses an argument that is not in WORDS, and words that make was given

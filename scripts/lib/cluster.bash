@@ -96,7 +96,7 @@ cluster::ensure_workers() {
   node::ask "$dir" "${starting[*]}" cluster::_start_worker "$address"
 }
 
-# cluster::await_ready: waits until Ray lists one head without CPU and GPU and every worker as ALIVE; prints the nodes.
+# cluster::await_ready: waits until Ray lists the head and every worker as ALIVE; prints the nodes.
 cluster::await_ready() {
   local node nodes=() gpus=() unlisted addresses
   cli::temp_dir addresses

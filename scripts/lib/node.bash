@@ -110,8 +110,5 @@ node::is_alive() { transport::is_alive "$1"; }
 # node::address NODE: the IP that the other nodes use to reach it.
 node::address() { transport::address "$1" </dev/null; }
 
-# node::identity NODE: how it is known from outside (a container's id), to compare with what it reports about itself.
-node::identity() { transport::identity "$1"; }
-
 # node::image NODE: the digest of the image that it runs; nothing where the transport does not know one.
 node::image() { transport::image "$1"; }

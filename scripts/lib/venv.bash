@@ -9,7 +9,8 @@ venv::ensure() {
   local lock
   ! venv::is_current || return 0
   exec {lock}<"$VENV_LOCK" # a lock on the file itself leaves no file behind, and is released with the process
-  log::while "waiting for another script that is making ${VENV_DIR}" -- flock "$lock"
+  log::while "waiting for another script that is making ${VENV_DIR}" -- flock --wait 600 "$lock" ||
+    cli::die 1 "Another script has been making ${VENV_DIR} for 600 s: wait until it ends, or end it."
   venv::is_current || venv::_make
   exec {lock}<&-
 }

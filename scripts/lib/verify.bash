@@ -22,8 +22,9 @@ verify::begin() {
   VERIFY_CODE[B]=$(snapshot::resolve CODE_B)
   [[ ${VERIFY_CODE[A]} != "${VERIFY_CODE[B]}" ]] ||
     log::info "A and B are the same code, ${VERIFY_CODE[A]}: this session measures how much A varies between runs"
-  VERIFY_SESSION=$(helper::run_in head verify begin "--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" \
-    --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}" <"$VERIFY_SUITE")
+  local args=("--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}")
+  verify::_budget args
+  VERIFY_SESSION=$(helper::run_in head verify begin "${args[@]}" <"$VERIFY_SUITE")
 }
 
 # verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.

@@ -40,7 +40,8 @@ def test_what_has_no_report_is_said(shared, report):
     none = "error   No session in /mine/verify has a report: 'make verify' makes one.\n"
     assert report() == (2, "", none)
     session(shared, "20261122T100000Z", is_over=False)
-    going = "        20261122T100000Z is not over, so it has no report: 'make verify SESSION=20261122T100000Z' continues it\n"
-    assert report("--name=20261122T100000Z") == (2, "", going + none)
+    going = "20261122T100000Z is not over, so it has no report: 'make verify SESSION=20261122T100000Z' continues it"
+    assert report("--name=20261122T100000Z") == (2, "", f"error   {going}.\n")
+    assert report() == (2, "", f"        {going}\n{none}")
     unknown = "error   SESSION=x is not a session (20261122T100000Z): name one, or leave it empty for the newest.\n"
     assert report("--name=x") == (2, "", unknown)

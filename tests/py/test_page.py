@@ -244,7 +244,7 @@ class TestCodes:
     def test_what_is_too_long_is_cut_and_a_large_file_is_named(self, tmp_path):
         many = b"".join(b"%d\n" % number for number in range(2500))
         lines, note = self.trees(tmp_path, a=(b"", bytes(300_000)), b=(b"", many), c=(b"1", b"2"))
-        assert (lines[0], len(lines)) == ("a.py: a large file differs", 2000)
+        assert (lines[0], len(lines)) == ("a.py: a large or binary file differs", 2000)
         assert note == "3 files differ. The diff is cut after 2000 lines."
 
     def test_equal_code_and_a_snapshot_that_is_gone(self, tmp_path):

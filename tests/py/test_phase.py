@@ -11,8 +11,9 @@ from verl_regress.jobs.status import Status
 @pytest.mark.parametrize(
     ("step", "total", "words"),
     [
-        (0, None, "starting the trainer"),
-        (0, 2, "working on step 1 of 2"),
+        (None, 2, "training"),
+        (0, None, "starting the trainer, or in its first step"),
+        (0, 2, "starting the trainer, or in its first step"),
         (1, None, "working on step 2"),
         (2, 2, "finishing after the last step"),
     ],

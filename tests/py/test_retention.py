@@ -359,8 +359,10 @@ def test_what_a_killed_gc_left_is_removed_by_the_next(run, old, snapshots, monke
     with monkeypatch.context() as killed:
         killed.setattr(removal.artefact.shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run(*words).status == 130
+    assert ".global_step_10.gone" in [path.name for path in job.checkpoints.iterdir()]
     assert run(*words).status == 0
     assert has_none(job)
+    assert list(snapshots.path.rglob("*.gone")) == []
     assert snapshot.list_snapshots(snapshots) == []
 
 

@@ -42,7 +42,7 @@ def test_every_check_passes_on_the_recorded_session_and_says_how_much_it_checked
     assert {verdict.name: verdict.problems for verdict in verdicts} == {check.name: [] for check in checks.CHECKS}
     blind = "the weights that resume_a and resume_b loaded were not compared, because no hook reported them"
     assert {verdict.name: verdict.checked for verdict in verdicts} == {
-        "placement": "10 jobs", "outputs": "10 jobs", "artefacts": "15 files of 4 artefacts", "checkpoints": "10 jobs",
+        "placement": "10 jobs", "outputs": "10 jobs", "artefacts": "19 files of 4 artefacts", "checkpoints": "10 jobs",
         "further": f"2 jobs that continue; {blind}", "imports": "88 processes", "workloads": "10 jobs",
         "secrets": "2356 files, 33 answers of Ray, 38 processes of 3 nodes, and the reports of 94 that got it",
     }  # fmt: skip

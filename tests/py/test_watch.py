@@ -375,9 +375,8 @@ def test_between_running_and_the_first_step_no_ten_seconds_are_silent(follow, ma
     assert ended is Exit.SUCCEEDED
     assert follow.phases == [
         "… proving the code that it imports",
-        "… starting the trainer",
-        "… working on step 1 of 2",
-        "… working on step 1 of 2, 9 s",
+        "… starting the trainer, or in its first step",
+        "… starting the trainer, or in its first step, 9 s",
     ]
     assert lines[1] == "step 1 of 2, 4.2 s a step"
 

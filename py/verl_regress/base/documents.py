@@ -18,7 +18,27 @@ _MOST = 100_000  # values: a few lines of YAML aliases make gigabytes of them
 
 
 class _PlainYaml(yaml.SafeLoader):
-    """YAML's safe loader, for which every key is text (YAML reads NO and 1 as other types) and occurs once."""
+    """YAML's safe loader, for which every key is text (YAML reads NO and 1 as other types) and occurs once, and aliases make a limited
+    number of values."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._values = 0
+        self._of_anchor: dict[str | None, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event, before = self.peek_event(), self._values  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
+        if isinstance(event, yaml.AliasEvent):
+            self._values += self._of_anchor.get(event.anchor, _MOST)  # one inside what it refers to has no end
+        else:
+            self._values += 1
+            self._of_anchor[event.anchor] = self._values - before
+        if self._values >= _MOST:
+            raise yaml.composer.ComposerError(
+                None, None, f"its aliases make more than {_MOST:,} values", event.start_mark
+            )
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -105,9 +125,9 @@ def _need_text(document: object, origin: str) -> None:
             raise BadInput(f"{shown(where)} in {origin} has a NUL character or half of a surrogate pair: leave it out.")
         elif isinstance(value, float) and not math.isfinite(value):
             raise BadInput(f"{shown(where)} in {origin} is {value}, which is not finite: give a number.")
-        if len(rest) > _MOST:
+        elif isinstance(value, int) and abs(value) >= 2**63:  # Python writes at most 4,300 digits
             raise BadInput(
-                f"{origin} has more than {_MOST:,} values, which its YAML aliases make: write fewer of them."
+                f"{shown(where)} in {origin} is a whole number of more than 64 bits: no value of it needs that."
             )
 
 

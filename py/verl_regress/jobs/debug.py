@@ -91,7 +91,7 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
         threads = {f"stacks/{name}.txt": text for name, text in stacks.ask(job).items()}
     errors = {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None}
     if is_blind:
-        errors["logs, death_cause"] = (
+        errors["logs, death_cause" if logs else "death_cause"] = (
             "left out, because the job's secrets are gone and cannot be searched for there: read the nodes' own logs, under "
             f"{_LOCAL_LOGS}."
         )

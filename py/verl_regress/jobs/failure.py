@@ -88,8 +88,16 @@ def recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | No
     """The root exception by what the job's processes recorded, and the lines of its traceback; None if its driver recorded none.
 
     `type` is "" if the trainer only printed a text, `where` the deepest frame in verl or the user's code, `also` what it became or
-    followed. `roots` maps prefixes of relevant paths to how messages show them. Raises Unreadable.
+    followed. `roots` maps prefixes of relevant paths to how messages show them. A record that is damaged, as by a node that died, counts as none.
     """
+    try:
+        return _recorded(job, roots)
+    except Exception as error:
+        say.info(f"the recorded exceptions of {job.ray_id} cannot be read: {type(error).__name__}: {error}")
+        return None, []
+
+
+def _recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[str]]:
     files = sorted(job.reports.glob("exceptions-*.json"))
     records = sorted(
         (one for file in files for one in (read_json(file) or {})["exceptions"]), key=lambda one: float(one["time"])

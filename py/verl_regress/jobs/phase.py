@@ -14,8 +14,8 @@ _BEFORE = {
 }
 
 
-def words(job: JobDir, status: Status, step: int, total: int | None) -> str | None:
-    """What it is doing; None if it is over. `step` is the last recorded one, `total` the number that the trainer announced."""
+def words(job: JobDir, status: Status, step: int | None, total: int | None) -> str | None:
+    """What it is doing; None if it is over. `step` is the last recorded one, None if the job records none, `total` how many it announced."""
     if status is not Status.RUNNING:
         return _BEFORE.get(status)
     if job.read_state("ended") is not None:
@@ -23,6 +23,10 @@ def words(job: JobDir, status: Status, step: int, total: int | None) -> str | No
     if job.read_state("started") is None:
         is_launched = launcher_of(job) is not Launcher.NOT_YET
         return "proving the code that it imports" if is_launched else "starting its launcher"
+    if step is None:
+        return "training"
+    if not step:
+        return "starting the trainer, or in its first step"
     if total is None:
-        return f"working on step {step + 1}" if step else "starting the trainer"
+        return f"working on step {step + 1}"
     return f"working on step {step + 1} of {total}" if step < total else "finishing after the last step"

@@ -232,7 +232,9 @@ class _Life:
     def show(self, judgement: Judgement) -> None:
         """Show what the job is doing if nothing was printed for a while; before its first step, each change at once."""
         now, status = time.monotonic(), judgement.status
-        words = judgement.debugged or phase.words(self._job, status, self.step, self._total)
+        words = judgement.debugged or phase.words(
+            self._job, status, self.step if self._writes_steps else None, self._total
+        )
         if words is not None:
             self.doing = words
             is_news = status is Status.RUNNING and not self._is_training and judgement.debugged is None

@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.choices["session"].add_argument("--role", required=True)
     steps.choices["decide"].add_argument("--commit", required=True)
     steps.choices["decide"].add_argument("--subject", default="", help="the first line of its message")
+    steps.choices["decide"].add_argument("--refused", default="", help="why it has no session")
     finish = steps.choices["finish"]
     finish.add_argument("--commit", default="")
     finish.add_argument("--parent", default="")
@@ -110,9 +111,12 @@ def _replay(root: SharedRoot, search: Bisection) -> None:
 
 
 def _decide(root: SharedRoot, search: Bisection, args: argparse.Namespace) -> None:
-    session = search.session_of(root, args.commit)
-    word, why = bisection.of_session(search.read("signature"), session)
-    said = {"word": word, "why": why, "session": session.path.name, "subject": args.subject}
+    word, why, name = bisection.SKIP, args.refused, None
+    if not args.refused:
+        session = search.session_of(root, args.commit)
+        word, why = bisection.of_session(search.read("signature"), session)
+        name = session.path.name
+    said = {"word": word, "why": why, "session": name, "subject": args.subject}
     search.write(f"commit-{args.commit}", said)
     say.info(f"{args.commit[:12]} is {'skipped' if word == bisection.SKIP else word}: {why}")
     print(word)

@@ -22,8 +22,8 @@ def difference(a: Path, b: Path) -> tuple[list[str], str]:
     lines: list[str] = []
     for name in names:
         texts = [_bytes(side / name) for side in (a, b)]
-        if max(map(len, texts)) > _LARGEST:
-            lines.append(f"{name}: a large file differs")
+        if max(map(len, texts)) > _LARGEST or any(b"\0" in text for text in texts):
+            lines.append(f"{name}: a large or binary file differs")
             continue
         before, after = (text.decode("utf-8", "replace").splitlines() for text in texts)
         lines += difflib.unified_diff(before, after, f"A/{name}", f"B/{name}", lineterm="")

@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         step = steps.add_parser(name, help=text)
         step.add_argument("--session", type=Path, required=True)
-    for name in ("next", "judge"):
-        steps.choices[name].add_argument("--budget", type=int, help="the most runs of this session")
+    for each in (begin, steps.choices["next"], steps.choices["judge"]):
+        each.add_argument("--budget", type=int, help="the most runs of this session")
     for name in ("record", "refused"):
         steps.choices[name].add_argument("--name", required=True)
     steps.choices["record"].add_argument("--job", required=True)
@@ -134,7 +134,8 @@ def _begin(root: SharedRoot, args: argparse.Namespace) -> int:
             },
         )
     if not args.only:
-        least, most = 2 * len(suite.cases), sum(case.most_runs for case in suite.cases)
+        most = min(sum(case.most_runs for case in suite.cases), args.budget or sys.maxsize)
+        least = min(2 * len(suite.cases), most)
         reused = ", less those of A that earlier sessions made" if suite.reuse else ""
         say.info(f"this session makes {least} to {most} runs{reused}")
     print(session.path)

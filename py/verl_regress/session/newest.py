@@ -28,14 +28,18 @@ def run(args: argparse.Namespace) -> int:
 def _find(root: SharedRoot, name: str) -> tuple[Session, dict[str, Any]]:
     """The session and its report.json. Raises BadInput."""
     every = all_of(root)
-    if name not in ("", LATEST):
+    is_named = name not in ("", LATEST)
+    if is_named:
         every = [Session(named([each.path for each in every], "SESSION", name, "a session", "the newest"))]
     for session in every:
         try:
             if report := read_json(session.path / "report.json"):
                 return session, report
             cure = f"'make verify SESSION={session.path.name}' continues it"
-            say.info(f"{session.path.name} is not over, so it has no report: {cure}")
+            why = f"{session.path.name} is not over, so it has no report: {cure}"
         except Unreadable as error:
-            say.info(str(error))
+            why = str(error)
+        if is_named:
+            raise BadInput(f"{why}.")
+        say.info(why)
     raise BadInput(f"No session in {root.sessions} has a report: 'make verify' makes one.")

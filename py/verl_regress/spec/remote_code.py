@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from verl_regress.base.errors import shown
@@ -49,6 +48,10 @@ def models(root: SharedRoot, environment: Environment, texts: Iterable[tuple[str
 
 def _is_model(path: Path) -> bool:
     """Is there a model, or the cache's copies of one?"""
-    with suppress(OSError):  # such as a text that is too long for a path
-        return any(path.glob("*config.json")) or (path / "snapshots").is_dir()
-    return False
+    try:
+        names = [each.name for each in path.iterdir()]
+    except PermissionError:  # its files may be readable by their names
+        return True
+    except OSError:  # such as a text that is too long for a path
+        return False
+    return "snapshots" in names or any(name.endswith("config.json") for name in names)

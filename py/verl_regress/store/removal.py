@@ -1,8 +1,11 @@
-"""What `make gc` removes, and the lock that keeps submissions away meanwhile."""
+"""What `make gc` removes, and the lock that keeps submissions away meanwhile.
+
+It is renamed aside first (`.NAME.gone`), so that nobody takes half of it for whole if gc is killed; the next gc deletes that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from os import stat_result
@@ -10,8 +13,10 @@ from pathlib import Path
 
 from verl_regress.base import lock
 from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.owner import is_mine
 from verl_regress.store import artefact
 
+_GONE = ".gone"
 _LOCK_SECONDS = 1800.0  # `make gc` has the lock until it has deleted all that it found
 
 
@@ -36,10 +41,17 @@ class Waste:
     def remove(self) -> None:
         """Remove it, and record that in the state of its job. Raises OSError."""
         record = {"checkpoints": [path.name for path in self.paths], "bytes": self.bytes}
-        for path in self.paths:
-            artefact.delete(path)
+        for aside in [path.rename(path.with_name(f".{path.name}{_GONE}")) for path in self.paths]:
+            artefact.delete(aside)
         if self.job is not None:  # last: on a full disk there is space now
             self.job.write_state("collected", record)
+
+
+def finish(places: Iterable[Path]) -> None:
+    """Delete what a gc that was killed has left of ours in these directories. Raises OSError."""
+    for path in (path for place in places for path in entries(place)):
+        if path.name.startswith(".") and path.suffix == _GONE and is_mine(path):
+            artefact.delete(path)
 
 
 def entries(directory: Path) -> list[Path]:

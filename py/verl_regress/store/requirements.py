@@ -33,6 +33,8 @@ def declared(directory: Path, metadata: str | None = None) -> Declared:
         )
     except _Unreadable as error:
         return {"problem": str(error)}
+    except (AttributeError, TypeError) as error:  # such as `project = 1`
+        return {"problem": f"its pyproject.toml is not as Python's packaging defines it: {error}"}
     return {"requires": requires}
 
 

@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     with lock.held(root.jobs_lock, "make gc", _LOCK_SECONDS, shared=args.dry_run):
         if not args.dry_run:
             sweep.attempt(root, args.cluster)
+            attempts = (attempt for job in find.newest(root) for attempt in job.attempts())
+            removal.finish([root.snapshots, *_helper_homes(root), *(attempt.checkpoints for attempt in attempts)])
         known = _ask_ray(RayApi(nodes.ADDRESS))
         found, freed = survey(root, args, known, time.time()), 0
         for line in (line for kind in found for line in kind.lines()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -20,18 +21,22 @@ def unpack(stream: BinaryIO, target: Path, label: str) -> None:
     for a stream that it cannot read or that is cut short, and for a device, a pipe or a link out of the tree; `target` then contains part
     of the tree.
     """
-    process = subprocess.Popen(
-        ["tar", "--extract", "--touch", "--no-same-owner", "--no-same-permissions", "--directory", str(target)],
-        stdin=subprocess.PIPE, stderr=subprocess.PIPE, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
-    )  # fmt: skip
     last = b""
-    with process:
+    with (
+        tempfile.TemporaryFile() as errors,  # a pipe that nobody reads would fill up, and stop tar
+        subprocess.Popen(
+            ["tar", "--extract", "--touch", "--no-same-owner", "--no-same-permissions", "--directory", str(target)],
+            stdin=subprocess.PIPE, stderr=errors, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        ) as process,
+    ):  # fmt: skip
         assert process.stdin is not None
         while data := stream.read(1 << 20):  # to its end: its writer must not see a closed pipe
             last = (last + data)[-len(_END_OF_ARCHIVE) :]
             with suppress(BrokenPipeError):
                 process.stdin.write(data)
-        said = process.communicate()[1].decode(errors="replace")
+        process.communicate()
+        errors.seek(0)
+        said = errors.read(1 << 16).decode(errors="replace")
     if process.returncode != 0 or last != _END_OF_ARCHIVE:
         reason = shown("; ".join(said.splitlines()) or "it ends before the archive does", 500)
         raise BadInput(f"The tar stream of {label} cannot be unpacked ({reason}): run the step again.")

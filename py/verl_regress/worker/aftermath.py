@@ -83,6 +83,7 @@ def losses_of(job: JobDir, job_id: str | None, api: RayApi) -> tuple[tuple[str, 
         if (oom := (actor.get("death_cause") or {}).get("oom_context")) is not None:
             by_ray = f"Ray's memory monitor killed its {_class_of(actor)} on {_node_of(actor, raylets)}"
             return (), f", after {by_ray}{causes.memory(oom.get('error_message'))}"
+    for actor in actors if raylets else ():  # the peers of one that was killed abort
         if _has_crashed(actor):
             return (), _of_crash(job, actor, raylets)
     return (), ""

@@ -30,6 +30,7 @@ _LOOK_EVERY = 2.0  # seconds between two checks of the queue
 # submitter died before Ray got it.
 _LAUNCHER_SECONDS = 60.0
 _ENTRY = re.compile(r"\d{20}-(?P<devices>\d+)-(?P<ray_id>.+)")
+_LOCK = ".lock"
 _LOCK_SECONDS = 300.0  # a launcher has the queue's lock for milliseconds, on a slow NFS for seconds; one that is suspended, for ever
 
 
@@ -63,7 +64,7 @@ def wait(job: JobDir, plan: Mapping[str, Any], on_position: Callable[[str], obje
     cluster, began, said = str(plan["cluster"]), time.monotonic(), None
     while True:
         line_up(job, cluster, plan["devices"]["count"])  # another launcher may have removed us, if it thought us dead
-        with lock.held(job.root.queue(cluster) / ".lock", f"the launcher of {job.ray_id}", _LOCK_SECONDS):
+        with lock.held(job.root.queue(cluster) / _LOCK, f"the launcher of {job.ray_id}", _LOCK_SECONDS):
             position = _position(job, plan, _others(job, job.root.queue(cluster)))
             if position is None:
                 job.write_state("turn", {"waited_seconds": round(time.monotonic() - began, 1)})
@@ -120,8 +121,9 @@ def _position(job: JobDir, plan: Mapping[str, Any], others: list[_Entry]) -> str
 
 
 def _may_come(job: JobDir, entry: Path) -> bool:
-    """May its launcher still start? Ray did not refuse it, its end was not observed, and it is young."""
+    """May its launcher still start? Ray did not refuse it, its end was not observed, and it is young by the file system's clock."""
     submitted, observed = job.read_state("submitted") or {}, job.read_state("observed") or {}
     if submitted.get("accepted") is False or observed.get("status") in ENDED_IN_RAY:
         return False
-    return time.time() - entry.stat().st_mtime < _LAUNCHER_SECONDS
+    now = entry.with_name(_LOCK).stat().st_mtime  # its holder has just written its name there
+    return now - entry.stat().st_mtime < _LAUNCHER_SECONDS

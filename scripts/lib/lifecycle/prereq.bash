@@ -77,6 +77,7 @@ prereq::shared_root() {
 # prereq::names: the containers with our names are ours.
 prereq::names() {
   local other
+  compose::need_names
   other=$(owner::other)
   owner::need_own_or_adopt "$other"
   if [[ -z $(nodes::owners) ]]; then

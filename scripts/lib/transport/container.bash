@@ -106,6 +106,4 @@ transport::_need() {
   _TRANSPORT_SEEN[$1]=1
 }
 
-transport::identity() { hosts::docker "$1" inspect --format '{{.Id}}' "${CLUSTER_NAME}-$1"; }
-
 transport::image() { hosts::docker "$1" inspect --format '{{.Image}}' "${CLUSTER_NAME}-$1"; }

@@ -95,8 +95,6 @@ transport::address() {
   allocation::address "$1"
 }
 
-transport::identity() { transport::exec "$1" hostname; }
-
 transport::image() { :; }
 
 # srun::directory: of this allocation on each host: Ray's token and its files. Short, because the path of a socket has at most 107 bytes.

@@ -85,6 +85,4 @@ ssh::token_path() { printf '.verl-regress/%s.token\n' "$CLUSTER_NAME"; }
 
 ssh::_target() { printf '%s, from %s\n' "$(login::shown "$1")" "$NODES_FILE"; }
 
-transport::identity() { transport::exec "$1" hostname; }
-
 transport::image() { :; }

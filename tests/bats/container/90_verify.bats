@@ -107,7 +107,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
     git -C "$history" -c user.name=me -c user.email=me@example.org commit --quiet --message "commit ${number}"
   done
   [[ -n $(git -C "$history" diff HEAD~1 HEAD -- verl/workers/utils/losses.py) ]]
-  printf 'cases:\n  loss: {workload: sft, steps: 1, overrides: [trainer.nnodes=1]}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
+  printf 'cases:\n  loss: {workload: sft, steps: 2, overrides: [trainer.nnodes=1]}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
   source scripts/lib/wait.bash
   VERL_REPO="path:${history}" GOOD=main~4 BAD=main SUITE="${BATS_TEST_TMPDIR}/small.yaml" setsid env --default-signal=INT scripts/62_bisect.sh >"${BATS_TEST_TMPDIR}/first" 2>&1 &
   first=$!
