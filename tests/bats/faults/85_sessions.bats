@@ -35,7 +35,7 @@ session::start() {
   [[ $SESSION_DIR != "$before" ]] || fail 'no session was made'
 }
 
-session::newest() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 2>/dev/null | sort | tail -n 1; }
+session::newest() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 -type d 2>/dev/null | sort | tail -n 1; }
 
 # session::await FACT...: until it is true, but not beyond the end of the session that was started last.
 session::await() { wait::until 300 session::is_over "$@" || fail "$*: it did not come to that: $(<"$SESSION_OUT")"; }

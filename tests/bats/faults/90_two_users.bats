@@ -13,6 +13,7 @@ setup_file() {
   export SHORT_KEY LONG_KEY_REST
   two::houses
   container::quietly bob two::bob_comes_first
+  chown -R root "${HOUSE}/shared/common/models" # a model that both may use: the machine's, not a colleague's
   container::quietly ann two::ann_comes
 }
 
