@@ -70,7 +70,7 @@ secret::_read_file() {
     cli::die 2 "The file of the secret ${name} (from ${spec}) belongs to user ${owner}, not to you: name a file of your own."
   [[ $(realpath --no-symlinks -- "$file") == "$real" ]] ||
     cli::die 2 "${file}, the file of the secret ${name} (from ${spec}), is a link or behind one, which may lead anywhere: name ${real} if that is what you want to send."
-  [[ $EUID != 0 || ! $real =~ ^/(boot|dev|etc|proc|sys|usr|var)/ ]] ||
+  [[ $EUID != 0 || ! $real =~ ^/(boot|etc|proc|sys)/ ]] ||
     cli::die 2 "${file}, the file of the secret ${name} (from ${spec}), is where root owns the files of the system: name a file in a directory of your own."
   [[ -z $(tr -d '\1-\377' <"/dev/fd/${opened}" | tr '\0' 0 | head -c 1) ]] ||
     cli::die 2 "The file of the secret ${name} (from ${spec}) has a NUL byte, which no environment variable can contain: name a text file."

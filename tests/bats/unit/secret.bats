@@ -101,6 +101,14 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
   head -c 99999 /dev/zero | tr '\0' x >"${HOME}/large"
   sent
   [[ $status == 0 && ${#output} == 65547 ]]
+  printf 'sk-\0-123' >"${HOME}/large"
+  sent
+  refused 'The file of the secret API_KEY (from my.yaml) has a NUL byte, which no environment variable can contain: name a text file.'
+  if ((EUID == 0)); then
+    spec '- {name: API_KEY, file: /etc/passwd}'
+    sent
+    refused_file /etc/passwd 'is where root owns the files of the system: name a file in a directory of your own.'
+  fi
 }
 
 # bats test_tags=slow
