@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -23,7 +23,7 @@ def unpack(stream: BinaryIO, target: Path, label: str) -> None:
     """
     last = b""
     with (
-        tempfile.TemporaryFile() as errors,  # a pipe that nobody reads would fill up, and stop tar
+        os.fdopen(os.memfd_create("tar"), "w+b") as errors,  # a pipe that nobody reads would fill up, and stop tar
         subprocess.Popen(
             ["tar", "--extract", "--touch", "--no-same-owner", "--no-same-permissions", "--directory", str(target)],
             stdin=subprocess.PIPE, stderr=errors, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
