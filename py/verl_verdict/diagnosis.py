@@ -101,13 +101,16 @@ def stays_zero(a: Run, b: Run) -> str | None:
 
 def no_gradient(run: Run) -> bool:
     """Is every gradient norm that the run records 0 at every step?"""
-    values = [value for name in _GRADIENTS for value in run.series.get(name, {}).values()]
-    return bool(values) and not any(values)
+    return _are_zero(run, _GRADIENTS)
 
 
 def no_advantage(run: Run) -> bool:
     """Are the largest and the smallest advantage 0 at every step?"""
-    values = [value for part in ("max", "min") for value in run.series.get(f"critic/advantages/{part}", {}).values()]
+    return _are_zero(run, ("critic/advantages/max", "critic/advantages/min"))
+
+
+def _are_zero(run: Run, names: Sequence[str]) -> bool:
+    values = [value for name in names for value in run.series.get(name, {}).values()]
     return bool(values) and not any(values)
 
 

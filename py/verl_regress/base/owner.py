@@ -130,7 +130,7 @@ def need_own(folder: Path, named: str, then: str, trusted: Iterable[int] | None 
 def _foreign_in(place: Path, trusted: Iterable[int] | None, *, alone: bool) -> Foreign | None:
     """The first path, of a file and what can replace it, or of a folder and (but for `alone`) all that is in it, that others can change.
 
-    What can take the place of a Python file is its bytecode, and another file that is put into its folder, or into that of the file that it
+    What can take the place of a Python file is its bytecode, and another file that is put into its folder, or into the folder of what it
     leads to; a sticky folder is for all of a team (`user/code`). Of a link, both its own owner and that of what it leads to count; a
     folder that a link leads to is not searched. What is not there belongs to nobody. Raises OSError for a folder that cannot be listed.
     """

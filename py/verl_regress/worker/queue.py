@@ -86,7 +86,7 @@ class _Entry:
 
 
 def _others(job: JobDir, queue: Path) -> list[_Entry]:
-    """The other jobs of the queue in order; those that are over, or whose launcher will not come, are removed."""
+    """The other jobs of the queue in order. A job that is over, or whose launcher will not come, is removed."""
     others = []
     for path in sorted(queue.iterdir()):
         entry = _ENTRY.fullmatch(path.name)
