@@ -119,9 +119,9 @@ test: ## lint, unit, contract, rules, pytest: no engine, no network once set up
 	@scripts/dev/bootstrap_host.sh
 	@scripts/dev/test.sh lint unit contract rules py
 version: ## which version of verl-regress this is
-	@scripts/dev/version.sh
+	@maintain/version.sh
 dist: ## build/dist/verl-regress-VERSION.tar.gz, which runs without git
-	@scripts/dev/dist.sh
+	@maintain/dist.sh
 
 # Empty for the first target of a make command and 1 for the others, which need not repeat messages that apply to all. Make expands
 # it once for each target, for the environment of its scripts.

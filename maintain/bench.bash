@@ -30,7 +30,7 @@ bench::record() {
 bench::quietly() { "$@" >>"$BENCH_LOG" 2>&1 </dev/null || cli::die 1 "'$*' failed: read the end of ${BENCH_LOG}."; }
 
 bench::make() { make --no-print-directory -C "$REPO_DIR" "$@"; }
-bench::python() { "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/bench.py" "$@"; }
+bench::python() { venv::script maintain/bench.py "$@"; }
 bench::in_head() { docker exec "${CLUSTER_NAME}-head" "$@"; }
 
 # bench::own_cluster: from here on all commands use a separate cluster, next to the one that the user may have.

@@ -1,4 +1,4 @@
-"""The numbers of scripts/dev/bench.sh: medians and ratios of its runs, the table, and the parts of a row that want Python.
+"""The numbers of maintain/bench.sh: medians and ratios of its runs, the table, and the parts of a row that want Python.
 
 report RUNS FACTS RESULTS     the runs (row, side, number, by tab) and the machine's facts become RESULTS; prints the table
 write RESULTS PAGE            the table of RESULTS into PAGE, between its two markers

@@ -3,18 +3,18 @@
 # whole sessions), and their ratio. Uses a separate cluster, <CLUSTER_NAME>-bench at DASHBOARD_PORT + 1000, and removes it at the
 # end; its files are under build/bench/.
 #
-#   scripts/dev/bench.sh                  every row: writes maintain/bench.json and maintain/bench.md
-#   scripts/dev/bench.sh submit status    these rows, printed only; there are: up_workers up up_again submit status debug snapshot
+#   maintain/bench.sh                  every row: writes maintain/bench.json and maintain/bench.md
+#   maintain/bench.sh submit status    these rows, printed only; there are: up_workers up up_again submit status debug snapshot
 #                                         verify
 #
 # All rows take more than half an hour on 2 cores; run nothing else on the machine.
-source "$(dirname "$0")/../lib/regress.bash"
+source "$(dirname "$0")/../scripts/lib/regress.bash"
 all=(up_workers up up_again submit status debug snapshot verify)
 cli::begin_with "${all[*]} ..." "$@"
 env::check
-source "${REPO_DIR}/scripts/dev/bench.bash"
-# shellcheck source=scripts/dev/release.bash
-source "${REPO_DIR}/scripts/dev/release.bash"
+source "${REPO_DIR}/maintain/bench.bash"
+# shellcheck source=maintain/release.bash
+source "${REPO_DIR}/maintain/release.bash"
 
 rows=("${all[@]}") results=${REPO_DIR}/maintain/bench.json page=${REPO_DIR}/maintain/bench.md
 if (($#)); then

@@ -1,7 +1,7 @@
-# calibrate: the runs of scripts/dev/calibrate.sh, on a cluster that is up and prepared.
+# calibrate: the runs of maintain/calibrate.sh, on a cluster that is up and prepared.
 # shellcheck shell=bash
 
-calibrate::python() { venv::script calibrate "$@"; }
+calibrate::python() { venv::script maintain/calibrate.py "$@"; }
 
 # calibrate::next NAME PAIRS [WORKLOAD]: puts the next run's words into the array NAME; false if none is left.
 calibrate::next() {

@@ -1,4 +1,4 @@
-"""The runs of scripts/dev/calibrate.sh, and maintain/calibration.md: what the judge says of all that is recorded.
+"""The runs of maintain/calibrate.sh, and maintain/calibration.md: what the judge says of all that is recorded.
 
 calibrate.py cost PAIRS [WORKLOAD]      what will be run, and how long it takes
 calibrate.py next PAIRS [WORKLOAD]      the next run that lacks a record, as words that end with NUL; nothing if there is none
@@ -86,7 +86,7 @@ def page() -> str:
     parts = [
         "# How far the judge can be trusted",
         "What [the judge](../docs/verdict.md) says of real rehearsal runs of verl: of planted regressions and harmless changes\n"
-        "(`tests/mutations/index.yaml`), and of A against A. `scripts/dev/calibrate.sh 60` makes the records in\n"
+        "(`tests/mutations/index.yaml`), and of A against A. `maintain/calibrate.sh 60` makes the records in\n"
         "`tests/recorded/calibration/`; a test judges all of them again, and fails if the judge has become weaker.",
         _source(abouts),
         "## Summary",

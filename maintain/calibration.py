@@ -27,7 +27,7 @@ from verl_verdict.records import Run as Recorded
 from verl_verdict.statistics import LOOKS
 from verl_verdict.verdicts import Verdict, Word
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[1]
 MUTATIONS = REPO / "tests" / "mutations"
 RECORDS = REPO / "tests" / "recorded" / "calibration"
 NOISE = RECORDS / "noise.patch"

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[1]
 
 
 def commit() -> str:
@@ -12,7 +12,7 @@ def commit() -> str:
         [
             "bash",
             "-c",
-            'source "$0/scripts/lib/regress.bash"; source "$0/scripts/dev/release.bash"; release::commit',
+            'source "$0/scripts/lib/regress.bash"; source "$0/maintain/release.bash"; release::commit',
             REPO,
         ],
         capture_output=True,

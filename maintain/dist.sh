@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # dist: makes build/dist/verl-regress-VERSION.tar.gz and prints its path. The tarball runs without git.
 #
-#   scripts/dev/dist.sh
+#   maintain/dist.sh
 #
 # It contains the files that git tracks, as they are in the working tree; in an unpacked tarball, all files except ignored ones. The
 # same files always give the same bytes: order, owner, modes and times are fixed, and the time is the day of the release.
-source "$(dirname "$0")/../lib/regress.bash"
+source "$(dirname "$0")/../scripts/lib/regress.bash"
 # shellcheck source=scripts/dev/files.bash
 source "${REPO_DIR}/scripts/dev/files.bash"
-# shellcheck source=scripts/dev/release.bash
-source "${REPO_DIR}/scripts/dev/release.bash"
+# shellcheck source=maintain/release.bash
+source "${REPO_DIR}/maintain/release.bash"
 cli::begin "$@"
 release::need_agreement "$REPO_DIR"
 cd "$REPO_DIR"

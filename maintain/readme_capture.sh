@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # readme_capture: puts some lines of a real `make quickstart` into the README.
 #
-#   make quickstart 2>&1 | tee FILE; scripts/dev/readme_capture.sh FILE
+#   make quickstart 2>&1 | tee FILE; maintain/readme_capture.sh FILE
 #
 # capture::excerpt decides which lines. This machine's own paths are shortened.
-source "$(dirname "$0")/../lib/regress.bash"
+source "$(dirname "$0")/../scripts/lib/regress.bash"
 
 capture::excerpt() {
   sed -E "s|${REPO_DIR}/||g; s|[^ (]*/(workdir/)|\1|g; s/^/    /; s/ *$//" "$1" | grep -E \

@@ -1,6 +1,6 @@
 """Makes the failures of tests/recorded/failures/cases.yaml happen again, on a cluster that is up, and keeps what was recorded.
 
-PYTHONPATH=py record_failures.py [NAME...]    these cases, all of them where none is named; knobs as for `make`
+PYTHONPATH=py:judge record_failures.py [NAME...]    these cases, all of them where none is named; knobs as for `make`
 
 Each job is submitted by `make`, followed to its end and must be FAILED. Keeps the exceptions that its processes recorded as NAME.json.
 Prints the cause that was found, for cases.yaml.
@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[1]
 HOME = REPO / "tests" / "recorded" / "failures"
 JOB_FAILED = "exit 3 (job failed)"
 

@@ -32,7 +32,7 @@ from releases import FURTHER, STEPS, Row
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import checkpoints, progress
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[1]
 # Times, and what is measured of the machine: all else that verl logs has to be equal in two equal jobs.
 _NOT_COMPARED = re.compile(r"(timing|perf)(_|/)(?!total_num_tokens)|(^|/)(mfu|tokens_per_sec)")
 _VALIDATION = ("val-core/", "val-aux/", "val/")

@@ -1,11 +1,11 @@
-# releases: the rows of scripts/dev/releases.sh, on a cluster that is started and prepared for them.
+# releases: the rows of maintain/releases.sh, on a cluster that is started and prepared for them.
 # shellcheck shell=bash
 
 readonly RELEASES_DIR="${REPO_DIR}/build/releases"
 readonly RELEASES_LOG="${RELEASES_DIR}/log"
 
-releases::python() { venv::script releases "$@"; }
-releases::row() { venv::script release_row "$@"; }
+releases::python() { venv::script maintain/releases.py "$@"; }
+releases::row() { venv::script maintain/release_row.py "$@"; }
 
 # releases::quietly WHAT TARGET...: `make TARGET...`; its stdout goes to stdout, all other output to the log.
 releases::quietly() {

@@ -5,7 +5,7 @@
     releases.py write [ROW...]              the records of these rows into maintain/verl-releases.jsonl, and its page
     releases.py check                       maintain/verl-releases.md is what maintain/verl-releases.jsonl makes; exits 1 where it is not
 
-A record is one JSON object per line; scripts/dev/release_row.py makes it and documents its keys. The last one of a row counts.
+A record is one JSON object per line; maintain/release_row.py makes it and documents its keys. The last one of a row counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from page import put
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[1]
 RECORDS = REPO / "build" / "releases" / "records.jsonl"
 SHIPPED, PAGE = REPO / "maintain" / "verl-releases.jsonl", REPO / "maintain" / "verl-releases.md"
 STEPS = 4  # of every job: two saves and two validations with a frequency of 2
@@ -161,7 +161,7 @@ def tables(records: Mapping[str, Record]) -> str:
             "## Runs",
             _table(("run", "rows", "recorded", "commit", "image", "packages", "machine"), _run_cells(shown, runs))
             if shown
-            else "None yet: `scripts/dev/releases.sh`.",
+            else "None yet: `maintain/releases.sh`.",
         ]
     )
 
@@ -242,7 +242,7 @@ def check() -> int:
     """Say whether page and records agree; 1 where they do not."""
     page = PAGE.read_text(encoding="utf-8")
     if with_tables(page, read(SHIPPED)) != page:
-        print(f"maintain/{PAGE.name} is not what maintain/{SHIPPED.name} makes: 'scripts/dev/releases.sh' writes both.")
+        print(f"maintain/{PAGE.name} is not what maintain/{SHIPPED.name} makes: 'maintain/releases.sh' writes both.")
         return 1
     print(f"maintain/{PAGE.name}: {len(read(SHIPPED))} of {len(ROWS)} rows are recorded, 0 differ")
     return 0

@@ -4,8 +4,8 @@
 # each release is a PPO job with validation that is then resumed. Prints one line for each row; the last line is "N of M rows work",
 # and the exit status is 9 if not all of them work.
 #
-#   scripts/dev/releases.sh                      every row; writes maintain/verl-releases.jsonl and maintain/verl-releases.md
-#   scripts/dev/releases.sh 0.9.1 0.8.0-grpo     these rows, printed only: releases (0.7.1 0.8.0 0.9.1 main), or rows (0.9.1-ppo,
+#   maintain/releases.sh                      every row; writes maintain/verl-releases.jsonl and maintain/verl-releases.md
+#   maintain/releases.sh 0.9.1 0.8.0-grpo     these rows, printed only: releases (0.7.1 0.8.0 0.9.1 main), or rows (0.9.1-ppo,
 #                                                0.9.1-ppo-v0, main-sft, 0.7.1-resume)
 #
 # main comes from VERL_MAIN in the environment (git:URL@REF or path:DIR); if that is empty, its rows are left out, and the page keeps its old entries
@@ -14,11 +14,11 @@
 # cores.
 #
 # Knobs: FORCE CLUSTER_NAME WORKDIR
-source "$(dirname "$0")/../lib/regress.bash"
+source "$(dirname "$0")/../scripts/lib/regress.bash"
 cli::begin_with '[ROW] ...' "$@"
 env::check
 source "${REPO_DIR}/scripts/dev/host.bash"
-source "${REPO_DIR}/scripts/dev/releases.bash"
+source "${REPO_DIR}/maintain/releases.bash"
 
 ROWS=() AGAIN=${FORCE-} works=0 release='' code_id=''
 venv::ensure

@@ -73,7 +73,7 @@ def page(runs: Sequence[Run]) -> str:
             "# Reliability",
             "",
             "What was done to real clusters with real (tiny) jobs, and what the commands answered, in the words of that day. The fault",
-            "tests leave these records; `.venv/bin/python scripts/dev/reliability.py add` takes them over after `scripts/dev/test.sh faults`.",
+            "tests leave these records; `.venv/bin/python maintain/reliability.py add` takes them over after `scripts/dev/test.sh faults`.",
             "*answer after*: seconds from the fault until `make wait` ended. *make up*: how long it then took until all nodes were ALIVE.",
             "",
             *(f"- {len(run['records'])} records up to {run['written']}, commit {run['commit']}, {run['machine']}." for run in runs),

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from page import put
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[1]
 CODE = (".py", ".bash", ".sh", ".bats", ".yaml", ".css", ".js", "")
 # A part: its folders, and those in it that are parts of their own.
 PARTS = {
     "helper (`py/verl_regress`), with export": ("py/verl_regress/",),
-    "judge (`py/verl_verdict`)": ("py/verl_verdict/",),
-    "rehearsal": ("py/rehearsal/",),
+    "judge (`judge/verl_verdict`)": ("judge/verl_verdict/",),
+    "rehearsal": ("rehearsal/",),
     "hooks": ("py/hooks/",),
     "scripts": ("scripts/", "scripts/lib/", "scripts/dev/"),
     "`scripts/lib`": ("scripts/lib/",),

@@ -1,6 +1,6 @@
 """Packages that a node needs: `deps.py missing SET` prints them, `deps.py install SET [WHEELHOUSE]` installs them.
 
-SET is `helper`, or `judge` for what py/verl_verdict needs on the head.
+SET is `helper`, or `judge` for what judge/verl_verdict needs on the head.
 
 Runs before anything is installed, so it uses the standard library only. Packages go next to the helper's versions on
 the shared root, one directory per set and kind of Python: the node's own packages are not touched, and root is not
@@ -24,7 +24,7 @@ _LINE = re.compile(r"([A-Za-z0-9_.-]+)(?:(==|>=)([0-9.]+)(?:,<[0-9.]+)?)?")
 
 def packages(of: str) -> Path:
     """The directory of a set, for the end of sys.path: a package that the node's Python has comes first."""
-    return _HERE.parent / f"{_SETS[of][1]}-{sys.implementation.cache_tag}-{os.uname().machine}"
+    return _HERE.parents[1] / f"{_SETS[of][1]}-{sys.implementation.cache_tag}-{os.uname().machine}"
 
 
 PACKAGES = packages("helper")

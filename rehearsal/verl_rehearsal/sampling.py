@@ -50,7 +50,7 @@ def parse_request(prompt_ids: Sequence[int], sampling_params: Mapping[str, Any],
     if given.get("seed") is None:
         raise RehearsalError(
             "a generation request has no seed, so its sample could not be drawn again: send requests through "
-            "verl's agent loop, where py/rehearsal/verl_rehearsal/request_seed.py adds one"
+            "verl's agent loop, where rehearsal/verl_rehearsal/request_seed.py adds one"
         )
     max_tokens = given.pop("max_tokens", None) or given.pop("max_new_tokens", None) or response_length
     request = Request(
@@ -67,7 +67,7 @@ def parse_request(prompt_ids: Sequence[int], sampling_params: Mapping[str, Any],
     if given.pop("repetition_penalty", 1.0) != 1.0 or given:
         raise RehearsalError(
             f"the rehearsal rollout does not honour these sampling parameters: {dict(sampling_params)!r}: keep to "
-            "temperature, top_k, top_p and max_tokens, or teach py/rehearsal/verl_rehearsal/sampling.py the others"
+            "temperature, top_k, top_p and max_tokens, or teach rehearsal/verl_rehearsal/sampling.py the others"
         )
     return request
 

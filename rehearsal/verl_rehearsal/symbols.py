@@ -43,5 +43,5 @@ def unknown_verl(lack: str, hook: str) -> RehearsalError:
     """Return the error for a verl that lacks what ``hook`` needs."""
     return RehearsalError(
         f"{verl_found()} has {lack} the rehearsal {hook} hook relies on: rehearse with verl {READ_RELEASES} "
-        f"or teach py/rehearsal/verl_rehearsal/{hook}.py the new name, as maintain/verl-releases.md describes"
+        f"or teach rehearsal/verl_rehearsal/{hook}.py the new name, as maintain/verl-releases.md describes"
     )

@@ -44,7 +44,7 @@ lint::on_all_cores() { printf '%s\0' "${@:2}" | xargs -0 -n 10 -P "$(nproc)" "$1
 # lint::imports FILE...: checks the contracts of pyproject.toml between the helper's packages; they cover all files at once.
 lint::imports() {
   local said
-  said=$(PYTHONPATH=py lint-imports --no-cache 2>&1) && return
+  said=$(PYTHONPATH=py:judge lint-imports --no-cache 2>&1) && return
   printf '%s\n' "$said"
   return 1
 }
@@ -60,7 +60,7 @@ lint::run shellcheck "${shell_files[@]}" -- lint::on_all_cores shellcheck
 lint::run shfmt "${shell_files[@]}" -- shfmt -d
 lint::run 'ruff check' "${python_files[@]}" -- ruff check --quiet
 lint::run 'ruff format' "${python_files[@]}" -- ruff format --diff --quiet
-mapfile -t typed_files < <(files::ours 'py/*.py')
+mapfile -t typed_files < <(files::ours 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py')
 lint::run mypy "${typed_files[@]}" -- mypy --no-error-summary
 lint::run import-linter "${typed_files[@]}" -- lint::imports
 mapfile -t workflows < <(files::ours '.github/workflows/*.yml')

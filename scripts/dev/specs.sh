@@ -9,4 +9,4 @@ cli::begin_with --write "$@"
 action='check'
 [[ ${1:-} != --write ]] || action='write'
 venv::ensure
-venv::script specs "$action"
+venv::script scripts/dev/specs.py "$action"

@@ -77,7 +77,7 @@ cli::_refuse_argument() {
   knob::read
   knob=$(word::nearest "$knob" "${KNOB_NAMES[@]}")
   [[ -n $knob ]] || cli::die 2 "${shown}: ${takes,}, see --help."
-  [[ -e ${REPO_DIR}/${command} ]] || command=scripts/dev/${0##*/}
+  [[ -e ${REPO_DIR}/${command} ]] || command=$(cd "$REPO_DIR" && compgen -G "*/${0##*/}" || compgen -G "*/*/${0##*/}")
   [[ ${KNOB_TYPE[$knob]} == boolean ]] && knob+='=1' || knob+='=…'
   cli::die 2 "${shown}: a knob comes before the command, as in '${knob} ${command}'."
 }
@@ -110,7 +110,8 @@ cli::_instead_of() {
     submit-cli) printf 'scripts/43_submit_jobspec.sh' ;;
     deps) printf 'scripts/12_install_py_deps.sh' ;;
     cleanup-legacy) printf 'scripts/03_cleanup_v1_legacy.sh' ;;
-    bench | calibrate | lint | releases) printf 'scripts/dev/%s.sh' "$1" ;;
+    bench | calibrate | releases) printf 'maintain/%s.sh' "$1" ;;
+    lint) printf 'scripts/dev/lint.sh' ;;
     check-specs) printf 'scripts/dev/specs.sh' ;;
     test-slow) printf 'scripts/dev/test.sh unit-slow py-slow' ;;
     test-container) printf 'scripts/dev/test.sh container' ;;

@@ -35,14 +35,14 @@ deps::_ensure_on() {
 }
 
 # deps::missing NODE SET: prints what is missing there, on stdout.
-deps::missing() { node::exec "$1" python3 "$(helper::dir)/deps.py" missing "$2"; }
+deps::missing() { node::exec "$1" python3 "$(helper::dir)/py/deps.py" missing "$2"; }
 
 # deps::_install NODE SET: sends only the needed wheels from WHEELHOUSE: it may contain gigabytes of others.
 deps::_install() {
   local node=$1 set=$2 wheels=() file name list=py/requirements.txt
   [[ $set != judge ]] || list=py/requirements-judge.txt
   if [[ -z $WHEELHOUSE ]]; then
-    node::exec "$node" python3 "$(helper::dir)/deps.py" install "$set"
+    node::exec "$node" python3 "$(helper::dir)/py/deps.py" install "$set"
     return
   fi
   [[ -d $WHEELHOUSE && -r $WHEELHOUSE ]] ||

@@ -30,10 +30,13 @@ readonly HELPER_GUARD='
 # helper::_exec VERB NODE COMMAND...: runs the command there by node::VERB, unless the helper's directory is another user's.
 helper::_exec() { "node::$1" "$2" sh -c "$HELPER_GUARD" "$(helper::dir)" "$TRUSTED_UIDS" "${@:3}"; }
 
-# helper::fix_version: reads py/ once, so that a script uses one version even if you edit files meanwhile.
+# What the nodes get of this checkout: the helper, with the hooks of job processes, the judge, and the rehearsal.
+readonly HELPER_PARTS=(py judge/verl_verdict rehearsal/verl_rehearsal)
+
+# helper::fix_version: reads our Python once, so that a script uses one version even if you edit files meanwhile.
 helper::fix_version() {
-  HELPER_HASH=$(cd "${REPO_DIR}/py" &&
-    find . -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
+  HELPER_HASH=$(cd "$REPO_DIR" &&
+    find -H "${HELPER_PARTS[@]}" -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
 }
 
 # helper::dir: the directory of this version, as the nodes see it. With SHARED_GROUP each checkout has copies of its own, because what
@@ -96,7 +99,7 @@ helper::is_put() {
 
 # helper::put: copies this version there; it may not be able to run yet (deps::ensure).
 helper::put() {
-  log::while 'copying the helper to the shared root' -- node::put head "${REPO_DIR}/py" "$(helper::dir)" __pycache__ '.*_cache'
+  log::while 'copying the helper to the shared root' -- node::put head "$REPO_DIR" "$(helper::dir)" "${HELPER_PARTS[@]}"
   log::changed "helper put at $(nodes::shown "$(helper::dir)")"
 }
 
@@ -109,7 +112,7 @@ helper::run_in() { helper::_run exec_in "$@"; }
 helper::_run() {
   local words
   helper::_words words
-  helper::_exec "$1" "$2" python3 "$(helper::dir)/run.py" "${words[@]}" "${@:3}"
+  helper::_exec "$1" "$2" python3 "$(helper::dir)/py/run.py" "${words[@]}" "${@:3}"
 }
 
 # helper::run_once NODE SUBCOMMAND ARGS...: the same without installing the helper or leaving files: on a cluster that is about to
@@ -118,9 +121,9 @@ helper::run_once() {
   local node=$1
   shift
   # shellcheck disable=SC2016  # expanded on the node
-  tar -C "${REPO_DIR}/py" --exclude=__pycache__ --exclude='.*_cache' -c . | node::exec_in "$node" sh -c '
+  tar -C "$REPO_DIR" --exclude=__pycache__ --exclude='.*_cache' -c "${HELPER_PARTS[@]}" | node::exec_in "$node" sh -c '
     dir=$(mktemp -d) && trap "rm -rf \"$dir\"" EXIT && tar -C "$dir" --no-same-owner -x &&
-      python3 -B "$dir/run.py" --shared-root "$SHARED_ROOT" "$@"' helper "$@"
+      python3 -B "$dir/py/run.py" --shared-root "$SHARED_ROOT" "$@"' helper "$@"
 }
 
 # helper::ask NODE SUBCOMMAND ARGS...: like helper::run, for a question that leaves no file there: if this version is not put yet, a

@@ -73,14 +73,14 @@ node::exec() { transport::exec "$@" </dev/null; }
 # node::exec_in NODE ARGV...: the same, with our stdin.
 node::exec_in() { transport::exec_in "$@"; }
 
-# node::put NODE LOCAL_DIR REMOTE_DIR: copies the content of LOCAL_DIR into REMOTE_DIR, which must not exist yet; it appears
-# complete or not at all, and only its owner can change it. Further words are file patterns to leave out.
+# node::put NODE LOCAL_DIR REMOTE_DIR [PATH...]: copies the content of LOCAL_DIR, or only these paths in it, into REMOTE_DIR, which must
+# not exist yet; it appears complete or not at all, and only its owner can change it. Caches of Python and of its tools stay here.
 node::put() {
-  local node=$1 from=$2 to=$3 excludes=() pattern
+  local node=$1 from=$2 to=$3
   shift 3
-  for pattern in "$@"; do excludes+=(--exclude="$pattern"); done
+  (($#)) || set -- .
   # shellcheck disable=SC2016  # expanded on the node
-  tar -C "$from" --owner=0 --group=0 --mode=go-w "${excludes[@]}" -c . |
+  tar -C "$from" --owner=0 --group=0 --mode=go-w --exclude=__pycache__ --exclude='.*_cache' -c "$@" |
     node::exec_in "$node" sh -c '
       set -e; umask g-w,o-w; tmp="$1.$$.tmp"; mkdir -p "$tmp"
       tar -C "$tmp" --no-same-owner --no-same-permissions -x || { rm -rf "$tmp"; exit 1; }

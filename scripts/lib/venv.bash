@@ -36,8 +36,10 @@ venv::pip() {
   }
 }
 
-# venv::script NAME ARG...: runs scripts/dev/NAME.py with .venv's Python, which finds the packages of py/.
-venv::script() { PYTHONPATH="${REPO_DIR}/py" "${VENV_DIR}/bin/python" "${REPO_DIR}/scripts/dev/$1.py" "${@:2}"; }
+# venv::script FILE ARG...: runs a Python file of this checkout with .venv's Python, which finds our packages.
+venv::script() {
+  PYTHONPATH="${REPO_DIR}/py:${REPO_DIR}/judge:${REPO_DIR}/scripts/dev" "${VENV_DIR}/bin/python" "${REPO_DIR}/$1" "${@:2}"
+}
 
 # venv::collected LOG...: how many packages pip has collected, according to LOG.
 venv::collected() { cat -- "$@" 2>/dev/null | grep -cE '^(Collecting|Processing|Requirement already satisfied)' || true; }

@@ -16,8 +16,8 @@ sandbox::make() {
   HERE="${BOX}/the repo"
   CALLS="${BOX}/calls"
   mkdir -p "${BOX}/bin" "${BOX}/home dir" "${BOX}/tmp" "${BOX}/root/etc" "${BOX}/root/tmp" "$HERE"
-  cp -r "${REPO}"/{scripts,env,docker,jobspecs,Makefile,requirements-dev.lock} "$HERE"
-  ln -s "${REPO}/py" "${HERE}/py"             # the largest; no test changes it
+  cp -r "${REPO}"/{scripts,maintain,env,docker,jobspecs,Makefile,requirements-dev.lock} "$HERE"
+  ln -s -t "$HERE" -- "${REPO}"/{py,judge,rehearsal} # the largest; no test changes them
   rm -f "${HERE}"/env/{local.env,nodes,hosts} # the user's own
   : >"$CALLS"
   mapfile -t tools < <(type -P "${SANDBOX_TOOLS[@]}")

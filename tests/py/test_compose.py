@@ -9,8 +9,8 @@ from conftest import BASE, SPEC, write
 from wording import THEIRS, said
 
 from verl_regress.base.errors import BadInput
-from verl_regress.spec.compose import compose
-from verl_regress.spec.overrides import Override, words
+from verl_regress.plan.compose import compose
+from verl_regress.plan.overrides import Override, words
 
 CODE = {"code_id": "codeA", "verl_version": "0.7.1"}
 WHOLE = "ppo_trainer of CODE_ID=codeA (verl 0.7.1)"
@@ -159,8 +159,8 @@ def test_verl_is_not_imported_even_if_hydra_looks_into_a_package(snapshot, tmp_p
         write(place / "verl" / "__init__.py", ends)
         write(place / "verl" / "trainer" / "__init__.py", ends)
     script = (
-        "import sys\nfrom pathlib import Path\nfrom verl_regress.spec.compose import compose\n"
-        "from verl_regress.spec.overrides import Override\n"
+        "import sys\nfrom pathlib import Path\nfrom verl_regress.plan.compose import compose\n"
+        "from verl_regress.plan.overrides import Override\n"
         f"compose(Path({str(snapshot)!r}), {CODE!r}, 'verl.trainer.main_ppo', "
         "[Override('hydra.searchpath=[pkg://verl.trainer]', 'x')])\n"
         "assert not [name for name in sys.modules if name.split('.')[0] in ('verl', 'torch')]\n"

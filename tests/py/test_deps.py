@@ -69,15 +69,15 @@ def node(tmp_path):
     """A node with deps.py, the packages `own`, and pip's part played by a program that records its arguments."""
 
     def node(argv, own=(), status=0):
-        (tmp_path / "0123").mkdir()
+        (tmp_path / "0123/py").mkdir(parents=True)
         for name in ("deps.py", "requirements.txt", "requirements-judge.txt"):
-            shutil.copy(PY / name, tmp_path / "0123")
+            shutil.copy(PY / name, tmp_path / "0123/py")
         for name, version in own:
             text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
             write(tmp_path / f"own/{name}-{version}.dist-info/METADATA", text)
         write(tmp_path / "own/pip.py", PIP.format(record=str(tmp_path / "record"), status=status))
         env = {**os.environ, "PYTHONPATH": str(tmp_path / "own")}
-        return python("-S", tmp_path / "0123/deps.py", *argv, env=env)
+        return python("-S", tmp_path / "0123/py/deps.py", *argv, env=env)
 
     return node
 
@@ -150,15 +150,15 @@ JUDGES = (
 )
 def test_a_missing_package_names_the_command_that_installs_it(tmp_path, module, package, cure):
     for name in ("run.py", "deps.py"):
-        shutil.copy(PY / name, tmp_path)
-    write(tmp_path / "verl_regress" / "cli.py", f"import {module}")
-    ended = python("-S", tmp_path / "run.py")
+        write(tmp_path / "py" / name, (PY / name).read_text())
+    write(tmp_path / "py/verl_regress/cli.py", f"import {module}")
+    ended = python("-S", tmp_path / "py/run.py")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == f"error   This node's Python has no package '{package}': {cure}.\n"
 
 
 def test_the_nodes_own_packages_win_over_the_helpers(tmp_path):
-    helper = tmp_path / "0123"
+    helper = tmp_path / "0123/py"
     write(helper / "verl_regress" / "cli.py", "import json, brought\ndef main(): return 7")
     for name in ("run.py", "deps.py"):
         shutil.copy(PY / name, helper)

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
 from verl_regress.base.errors import BadInput
-from verl_regress.spec import reward_fn
-from verl_regress.spec.overrides import words
+from verl_regress.plan import reward_fn
+from verl_regress.plan.overrides import words
 
 pytestmark = pytest.mark.slow
 
@@ -325,7 +325,8 @@ class Reader:
         self.box.mkdir()
         for part in ("scripts", "env", "jobspecs"):
             shutil.copytree(REPO / part, self.repo / part)
-        write(self.repo / "py" / "some.py", "")
+        for part in ("py", "judge/verl_verdict", "rehearsal/verl_rehearsal"):
+            write(self.repo / part / "some.py", "")
         shutil.copy(REPO / "tests" / "py" / "fuzz_reader.bash", self.repo / "scripts")
         self.profile = (self.repo / "env" / "cpu.env").read_bytes()
         environment = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-REHEARSAL = Path(__file__).parents[2] / "py/rehearsal"
+REHEARSAL = Path(__file__).parents[2] / "rehearsal"
 _PROGRAM = """
 import sys
 import types

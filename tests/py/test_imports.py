@@ -15,8 +15,8 @@ REPO = Path(__file__).parents[2]
 def helper(tmp_path):
     """A copy of the helper, beside one of the judge, with the contracts."""
     shutil.copy(REPO / "pyproject.toml", tmp_path)
-    for package in ("verl_regress", "verl_verdict"):
-        shutil.copytree(REPO / "py" / package, tmp_path / "py" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("py/verl_regress", "judge/verl_verdict"):
+        shutil.copytree(REPO / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path / "py/verl_regress"
 
 
@@ -25,7 +25,7 @@ def broken(helper):
     linted = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
         cwd=helper.parents[1],
-        env={**os.environ, "PYTHONPATH": str(helper.parent), "COLUMNS": "200"},
+        env={**os.environ, "PYTHONPATH": f"{helper.parent}:{helper.parents[1] / 'judge'}", "COLUMNS": "200"},
         capture_output=True,
         text=True,
         check=False,
@@ -50,7 +50,7 @@ VERDICT = "The judge needs neither the helper, nor Ray, nor the network"
 @pytest.mark.parametrize(
     ("module", "planted", "names"),
     [
-        ("base/errors.py", "from verl_regress.spec import plan", [LAYERS]),
+        ("base/errors.py", "from verl_regress.plan import plan", [LAYERS]),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [

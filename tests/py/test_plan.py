@@ -10,11 +10,11 @@ from verl_regress.base.errors import BadInput
 from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
-from verl_regress.spec import plan
-from verl_regress.spec.environment import Environment
-from verl_regress.spec.overrides import Override
-from verl_regress.spec.request import Attempt, CommandLine, Defaults, Request
-from verl_regress.spec.workloads import WORKLOADS
+from verl_regress.plan import plan
+from verl_regress.plan.environment import Environment
+from verl_regress.plan.overrides import Override
+from verl_regress.plan.request import Attempt, CommandLine, Defaults, Request
+from verl_regress.plan.workloads import WORKLOADS
 
 HELPER = str(layout.HELPER_DIR)
 
@@ -228,7 +228,7 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
         "trusted_uids": sorted({0, os.geteuid(), 1001, 1002}),
         "job_dir": str(shared.jobs / "me"),
         "address": "http://ray:1",
-        "entrypoint": f"python3 {HELPER}/run.py launch {shared.jobs}/me",
+        "entrypoint": f"python3 {HELPER}/py/run.py launch {shared.jobs}/me",
         "entrypoint_num_cpus": 1,
         "entrypoint_resources": {"worker_node": 1},
         "devices": {**planned_job.composed.devices.recorded(), "cluster_has": None},
@@ -279,7 +279,7 @@ def test_pythonpath_has_the_snapshot_first_and_no_empty_entry(shared, monkeypatc
     asked = base if spec is None else spec.replace("${shared_root}", str(shared.path))
     wanted = [
         str(shared.snapshots / "codeA"),
-        f"{HELPER}/hooks",
+        f"{HELPER}/py/hooks",
         f"{HELPER}/rehearsal",
         *(entry for entry in (asked or "").split(":") if entry),
         *(["/node/a", "/node/b"] if node else []),
@@ -290,7 +290,7 @@ def test_pythonpath_has_the_snapshot_first_and_no_empty_entry(shared, monkeypatc
 def test_only_a_profile_that_names_the_rehearsal_gets_it(planned, shared):
     job = planned(base=BASE.replace("python_layers: [rehearsal]\n", ""))
     entries = job.environment.variables["PYTHONPATH"].split(os.pathsep)
-    assert entries == [str(shared.snapshots / "codeA"), f"{HELPER}/hooks"]
+    assert entries == [str(shared.snapshots / "codeA"), f"{HELPER}/py/hooks"]
 
 
 def test_values_with_a_dollar_do_not_go_through_ray(planned, submit, shared):

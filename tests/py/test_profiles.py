@@ -16,10 +16,10 @@ from verl_regress.base import documents, layout
 from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.owner import Owner
-from verl_regress.spec import plan
-from verl_regress.spec.compose import Composed
-from verl_regress.spec.devices import Devices
-from verl_regress.spec.request import CommandLine, Defaults, Request
+from verl_regress.plan import plan
+from verl_regress.plan.compose import Composed
+from verl_regress.plan.devices import Devices
+from verl_regress.plan.request import CommandLine, Defaults, Request
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ OWNER = "OWNER_ID=0123456789abcdef; stat() { echo alice; }"
 def checkout(tmp_path):
     """A copy of the files that the scripts read, without env/local.env, and a `docker` that only records its call."""
     root = tmp_path / "checkout"
-    for name in ("scripts", "env", "py", "jobspecs"):
+    for name in ("scripts", "env", "py", "judge", "rehearsal", "jobspecs"):
         shutil.copytree(REPO / name, root / name, ignore=shutil.ignore_patterns("local.env", "__pycache__"))
     for file in REPO.glob("docker-compose*.yaml"):
         shutil.copy(file, root)

@@ -1,4 +1,4 @@
-"""scripts/dev/releases.py and release_row.py: a row's record, the page made from the records, and that its check can fail."""
+"""maintain/releases.py and release_row.py: a row's record, the page made from the records, and that its check can fail."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_write_replaces_the_rows_that_ran_and_keeps_the_others(here, capsys):
     releases.PAGE.write_text(page.replace("| yes |", "| no |"))
     assert releases.main(["check"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "maintain/page.md is not what maintain/shipped.jsonl makes: 'scripts/dev/releases.sh' writes both."
+        "maintain/page.md is not what maintain/shipped.jsonl makes: 'maintain/releases.sh' writes both."
     )
 
 

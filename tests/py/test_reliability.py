@@ -1,4 +1,4 @@
-"""scripts/dev/reliability.py: the page says what the records say, and its check can fail."""
+"""maintain/reliability.py: the page says what the records say, and its check can fail."""
 
 import json
 

@@ -197,10 +197,10 @@ def test_what_a_job_that_is_not_over_reads_and_runs_from_stays(gc, ray, old, sna
     parent, other, child = old("parent", 50), old("other", 50), old("child", 49, ended=None, has_checkpoint=False)
     plans(
         child, cluster="d", argv=[f"trainer.resume_from_path={parent.checkpoints}/global_step_10"],
-        entrypoint=f"python3 {snapshots.helpers}/aaaaaaaaaaaa/run.py launch x", code=f"{snapshots.snapshots}/codeB",
+        entrypoint=f"python3 {snapshots.helpers}/aaaaaaaaaaaa/py/run.py launch x", code=f"{snapshots.snapshots}/codeB",
     )  # fmt: skip
     for name in ("aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc", "packages-cpython-311-x86_64"):
-        write(snapshots.helpers / name / "run.py", "")
+        write(snapshots.helpers / name / "py/run.py", "")
     assert "removed helper" not in gc("--keep=0")  # they are young
     monkeypatch.setattr(retention.time, "time", lambda now=time.time: now() + 2 * DAY)
     said = gc("--keep=0")
@@ -347,7 +347,7 @@ def test_a_job_that_cannot_be_read_is_named_and_keeps_every_snapshot_and_helper(
     job = old("closed", 80, has_checkpoint=False)
     (job.config / "resolved.json").unlink()
     (job.config / "resolved.json").mkdir()
-    write(snapshots.helpers / "aaaaaaaaaaaa" / "run.py", "")
+    write(snapshots.helpers / "aaaaaaaaaaaa" / "py/run.py", "")
     said = gc("--keep=0")
     assert "keep 3 (closed cannot be read, and may use it): codeA, codeB, codeC" in said
     assert "keep 1 (closed cannot be read, and may use it): aaaaaaaaaaaa" in said

@@ -54,7 +54,7 @@ def test_ray_gets_what_was_planned_and_where_it_was_sent_from(submit, ray, sdk, 
     assert sdk.submitted == [
         {
             "submission_id": "me",
-            "entrypoint": shlex.join(["python3", f"{layout.HELPER_DIR}/run.py", "launch", f"{shared.jobs}/me"]),
+            "entrypoint": shlex.join(["python3", f"{layout.HELPER_DIR}/py/run.py", "launch", f"{shared.jobs}/me"]),
             "entrypoint_num_cpus": 1,
             "entrypoint_resources": {"worker_node": 1},
             "runtime_env": read(shared.jobs / "me" / "config" / "runtime_env.json"),

@@ -257,7 +257,7 @@ def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
     os.close(reader)
     ran = subprocess.run(
         [sys.executable, "-m", "verl_verdict", jobs[0], "--against", jobs[1]],
-        env={**os.environ, "PYTHONPATH": str(REPO / "py")}, stdout=out, stderr=subprocess.PIPE, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(REPO / "judge")}, stdout=out, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(out)
     sentence = "error   The verdict cannot be written to standard output (Broken pipe): write it to another place.\n"
@@ -285,7 +285,7 @@ def test_it_runs_alone(tmp_path):
     """As a program, with nothing of the helper on its path; and it brings in neither Ray nor the helper."""
     jobs = [*(unpack(tmp_path, name) for name in GRPO), rewrite(unpack(tmp_path, GRPO[0], "b"), nothing)]
     argv = ["-X", "importtime", "-m", "verl_verdict", *jobs[:2], "--against", jobs[2]]
-    ran = python(*argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPO / "py")})
+    ran = python(*argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPO / "judge")})
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.endswith("\nverdict     identical (exit status 0)\n")
     modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in ran.stderr.splitlines() if "|" in line}

@@ -269,7 +269,7 @@ def with_hooks(directory, name, hooks, **variables):
     ],
 )
 def test_a_debugger_secrets_and_records_of_memory_make_no_runs_incomparable(tmp_path, hooks, variables):
-    """What each value of DEBUGGER adds to a job, as verl_regress.spec.environment has it."""
+    """What each value of DEBUGGER adds to a job, as verl_regress.plan.environment has it."""
     runs = [
         with_hooks(tmp_path, "with", hooks, **variables),
         with_hooks(tmp_path, "without", "identity", RAY_DEBUG="0"),

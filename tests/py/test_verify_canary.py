@@ -13,8 +13,8 @@ from test_job_secrets import sent
 
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster.ray_api import RayApi
+from verl_regress.plan import request
 from verl_regress.session import evidence
-from verl_regress.spec import request
 from verl_regress.store.sessions import CANARY, Session
 
 VALUE = "0123456789abcdef0123456789abcdef01234567"

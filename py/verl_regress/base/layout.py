@@ -15,7 +15,7 @@ from typing import Any
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.files import now, read_json, reserve, write_reserved
 
-HELPER_DIR = Path(__file__).resolve().parents[2]  # this version of the helper (scripts/lib/helper.bash)
+HELPER_DIR = Path(__file__).resolve().parents[3]  # this version of the helper (scripts/lib/helper.bash)
 _OPEN_TO_ALL = 0o1777  # sticky, like /tmp
 # With SHARED_GROUP: its members make entries, which get the group too (setgid), and remove none of each other's (sticky).
 _OPEN_TO_GROUP, _GROUP_ALONE = 0o3775, 0o3770

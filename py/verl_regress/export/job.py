@@ -16,10 +16,10 @@ from verl_regress.base.errors import printable
 from verl_regress.base.files import as_json
 from verl_regress.base.layout import HELPER_DIR
 from verl_regress.export.site import VENDORS, Site, Vendor
-from verl_regress.spec.environment import Environment
-from verl_regress.spec.plan import Plan
+from verl_regress.plan.environment import Environment
+from verl_regress.plan.plan import Plan
 
-# The files of a request, as the job's own config/ names them (verl_regress.spec.request.of_job).
+# The files of a request, as the job's own config/ names them (verl_regress.plan.request.of_job).
 ASKED, BASE = "asked.json", "ray_config.yaml"
 # Where a container finds them.
 REQUEST_DIR = "/etc/verl-regress"
@@ -79,7 +79,7 @@ class Export:
     @property
     def helper(self) -> str:
         """The helper's entry point on the shared root: this version of it."""
-        return str(HELPER_DIR / "run.py")
+        return str(HELPER_DIR / "py/run.py")
 
     @property
     def secrets(self) -> list[str]:

@@ -19,9 +19,9 @@ from typing import Any
 import yaml
 
 from verl_regress.base.errors import BadInput, shown
-from verl_regress.spec.devices import Devices
-from verl_regress.spec.overrides import DETERMINISTIC, Override
-from verl_regress.spec.reward_fn import Function
+from verl_regress.plan.devices import Devices
+from verl_regress.plan.overrides import DETERMINISTIC, Override
+from verl_regress.plan.reward_fn import Function
 
 # Text that Hydra and OmegaConf add to their messages, for readers of their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")

@@ -12,9 +12,9 @@ from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.jobspec import Secret
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.owner import JOB_UIDS
+from verl_regress.plan.overrides import DETERMINISTIC
+from verl_regress.plan.request import Request
 from verl_regress.secrets import job_secrets
-from verl_regress.spec.overrides import DETERMINISTIC
-from verl_regress.spec.request import Request
 
 # Ray 2.60 pins every GPU task to CUDA_VISIBLE_DEVICES if env_vars has it, and corrects a RAY_ADDRESS there for the
 # driver but not for its actors; only "auto" does no harm.
@@ -91,7 +91,7 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
         name for name, is_on in (("debugger", request.said.debugger), ("last_bit", request.said.perturbed)) if is_on
     ]
     hooks = ("identity", "process_memory", "job_exceptions", *chosen, *workload.hooks)
-    layers = [HELPER_DIR / layer for layer in ("hooks", *request.base.python_layers)]
+    layers = [HELPER_DIR / layer for layer in ("py/hooks", *request.base.python_layers)]
     python_path = [
         str(code_path),
         *map(str, layers),

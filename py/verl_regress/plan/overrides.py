@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.spec.workloads import FIXED_KEYS, Workload
+from verl_regress.plan.workloads import FIXED_KEYS, Workload
 
 # The origin of keys that the knob adds; if a snapshot lacks such a key, the message differs from that for a user's key.
 DETERMINISTIC = "DETERMINISTIC=1"

@@ -17,12 +17,12 @@ from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.owner import need_own, trusted_uids
-from verl_regress.spec import remote_code, reward_fn
-from verl_regress.spec.compose import Composed, compose
-from verl_regress.spec.environment import Environment
-from verl_regress.spec.overrides import DETERMINISTIC, Override, merge, of_profile
-from verl_regress.spec.request import Request
-from verl_regress.spec.workloads import JobPaths
+from verl_regress.plan import remote_code, reward_fn
+from verl_regress.plan.compose import Composed, compose
+from verl_regress.plan.environment import Environment
+from verl_regress.plan.overrides import DETERMINISTIC, Override, merge, of_profile
+from verl_regress.plan.request import Request
+from verl_regress.plan.workloads import JobPaths
 from verl_regress.store import snapshot
 
 # The ends of the files that Python imports, and of the keys whose files run whatever their names: YAML that names code, and what is
@@ -368,7 +368,7 @@ def _driver(request: Request, job: JobDir) -> Driver:
     spec, base = request.spec, request.base
     driver = Driver(
         address=base.address if spec.address is None else spec.address,
-        entrypoint=shlex.join(["python3", str(HELPER_DIR / "run.py"), "launch", str(job.path)]),
+        entrypoint=shlex.join(["python3", str(HELPER_DIR / "py/run.py"), "launch", str(job.path)]),
         num_cpus=base.entrypoint_num_cpus if spec.entrypoint_num_cpus is None else spec.entrypoint_num_cpus,
         resources={**base.entrypoint_resources, **spec.entrypoint_resources},
     )

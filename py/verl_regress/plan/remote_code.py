@@ -13,7 +13,7 @@ from pathlib import Path
 from verl_regress.base.errors import shown
 from verl_regress.base.layout import SharedRoot
 from verl_regress.base.owner import need_own
-from verl_regress.spec.environment import Environment
+from verl_regress.plan.environment import Environment
 
 _HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")

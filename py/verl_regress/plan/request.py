@@ -14,8 +14,8 @@ from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
 from verl_regress.jobs.checkpoints import continuing, step_of
-from verl_regress.spec.overrides import DETERMINISTIC, TRAIN_SEED, Override
-from verl_regress.spec.workloads import WORKLOADS, Workload
+from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override
+from verl_regress.plan.workloads import WORKLOADS, Workload
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
 from verl_regress.base.owner import need_own
-from verl_regress.spec.overrides import Override
+from verl_regress.plan.overrides import Override
 
 # Where verl's config names the function. Read in verl 0.7.1 to 0.9.1; in 0.7.1 and 0.8.0 the legacy key exists too.
 NEW, _LEGACY = "reward.custom_reward_function", "custom_reward_function"

@@ -105,7 +105,7 @@ def artefact_hashes(found: JobDir, artefacts: Mapping[str, Mapping[str, str]]) -
 def checkpoint_weights(found: JobDir) -> dict[str, dict[str, str]] | None:
     """Hashes of the weights that each rank saved and loaded, by "CHECKPOINT rank N"; None if the job's processes have no hook for it.
 
-    Rehearsals have it (py/rehearsal/verl_rehearsal/checkpoint_weights.py).
+    Rehearsals have it (rehearsal/verl_rehearsal/checkpoint_weights.py).
     """
     if not any(next(folder.glob("*/checkpoint_weights.py"), None) for folder in _our_folders(found)):
         return None

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster.ray_api import RayApi
+from verl_regress.plan import plan, request
 from verl_regress.secrets import job_secrets
-from verl_regress.spec import plan, request
 from verl_regress.store.removal import uncollected
 from verl_regress.submit import submit
 

@@ -11,7 +11,7 @@ from verl_regress.base.layout import SharedRoot
 from verl_regress.export import compose, dstack, kuberay
 from verl_regress.export.job import Export
 from verl_regress.export.site import Site
-from verl_regress.spec import plan
+from verl_regress.plan import plan
 from verl_regress.store.removal import uncollected
 from verl_regress.submit import submit
 

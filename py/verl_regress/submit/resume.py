@@ -21,9 +21,9 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.status import judge
+from verl_regress.plan import overrides, plan, request
+from verl_regress.plan.request import Attempt
 from verl_regress.secrets import job_secrets
-from verl_regress.spec import overrides, plan, request
-from verl_regress.spec.request import Attempt
 from verl_regress.store.removal import uncollected
 from verl_regress.submit import submit
 

@@ -24,9 +24,9 @@ from verl_regress.cluster import nodes, packages
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import debug
 from verl_regress.jobs.status import submission_of
+from verl_regress.plan import overrides, plan
+from verl_regress.plan.request import CommandLine, Defaults, Request
 from verl_regress.secrets import job_secrets
-from verl_regress.spec import overrides, plan
-from verl_regress.spec.request import CommandLine, Defaults, Request
 from verl_regress.store import mismatch
 from verl_regress.store.removal import uncollected
 from verl_regress.worker import queue

@@ -13,7 +13,7 @@ setup_file() {
     return 1
   }
   mkdir -p build/reports
-  cp "${BATS_FILE_TMPDIR}/first" build/reports/quickstart.log # what the README shows (scripts/dev/readme_capture.sh)
+  cp "${BATS_FILE_TMPDIR}/first" build/reports/quickstart.log # what the README shows (maintain/readme_capture.sh)
   JOB=$(grep -xE 'ppo-codeA-[0-9TZ]+-[0-9a-f]{4}' "${BATS_FILE_TMPDIR}/first")
   export JOB
   export JOB_DIR="${WORKDIR}/shared/jobs/${JOB}"
@@ -101,7 +101,7 @@ setup() {
 }
 
 @test "from the tarball of make dist, without git: make up, prepare and snapshot find all of it there and change nothing" {
-  tarball=$(scripts/dev/dist.sh)
+  tarball=$(maintain/dist.sh)
   tar -C "$BATS_FILE_TMPDIR" -xzf "$tarball"
   unpacked="${BATS_FILE_TMPDIR}/$(basename "$tarball" .tar.gz)"
   ln -s "${REPO}/.venv" "${unpacked}/.venv"

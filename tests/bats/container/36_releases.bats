@@ -20,7 +20,7 @@ SFT_SEEDS='engine.seed data.seed trainer.seed' # data.seed is in no release's co
 
 # releases::compose BASE TREE VERSION
 releases::compose() {
-  PYTHONPATH=py:py/hooks .venv/bin/python tests/bats/container/compose_profiles.py "env/ray/$1.yaml" "$2" "$3" | diff <(printf '%s\n' "$expected") -
+  PYTHONPATH=py:judge:py/hooks .venv/bin/python tests/bats/container/compose_profiles.py "env/ray/$1.yaml" "$2" "$3" | diff <(printf '%s\n' "$expected") -
 }
 
 # releases::makes TREE VERSION: env/ray/dev.yaml and env/ray/prod.yaml both compose to what is on stdin.
@@ -88,7 +88,7 @@ OUTPUT
 
 @test "an override that no release knows is found" {
   sed 's/trainer\.nnodes=2/trainer.nodes=2/' env/ray/dev.yaml >"${BATS_TEST_TMPDIR}/wrong.yaml"
-  PYTHONPATH=py:py/hooks run .venv/bin/python tests/bats/container/compose_profiles.py "${BATS_TEST_TMPDIR}/wrong.yaml" "${BATS_FILE_TMPDIR}/0.9.1" 0.9.1
+  PYTHONPATH=py:judge:py/hooks run .venv/bin/python tests/bats/container/compose_profiles.py "${BATS_TEST_TMPDIR}/wrong.yaml" "${BATS_FILE_TMPDIR}/0.9.1" 0.9.1
   assert_status 0
   assert_line "ppo - The override 'trainer.nodes=2' \(from .*/wrong.yaml\) sets a key that ppo_trainer of .* lacks: did you mean trainer.nnodes.*"
 }

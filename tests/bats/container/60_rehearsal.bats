@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # The rehearsal's hooks, inside the node image, against real torch and two releases of verl: the default snapshot and the
-# image's own. What the other releases do: scripts/dev/releases.sh.
+# image's own. What the other releases do: maintain/releases.sh.
 
 setup_file() {
   load container_helper
@@ -18,11 +18,11 @@ setup() { load container_helper; }
 # rehearsal::test NODE VERSION SNAPSHOT [TEST...]: these tests, or all of them, on that node, with that snapshot on PYTHONPATH; without a
 # SNAPSHOT, with the image's own verl. Their output and exit status are in the file VERSION.
 rehearsal::test() {
-  docker exec "${CLUSTER_NAME}-$1" rm -rf /tmp/rehearsal
-  tar -C tests -c rehearsal | docker exec --interactive "${CLUSTER_NAME}-$1" tar -C /tmp -x
+  docker exec "${CLUSTER_NAME}-$1" rm -rf /tmp/tests
+  tar -C rehearsal -c tests | docker exec --interactive "${CLUSTER_NAME}-$1" tar -C /tmp -x
   {
-    docker exec --env PYTHONPATH="${3:+/private/common/code/verl/$3:}${HELPER}/hooks:${HELPER}/rehearsal" \
-      --env PYTHONDONTWRITEBYTECODE=1 --env HOME=/tmp/home --workdir /tmp/rehearsal "${CLUSTER_NAME}-$1" \
+    docker exec --env PYTHONPATH="${3:+/private/common/code/verl/$3:}${HELPER}/py/hooks:${HELPER}/rehearsal" \
+      --env PYTHONDONTWRITEBYTECODE=1 --env HOME=/tmp/home --workdir /tmp/tests "${CLUSTER_NAME}-$1" \
       sh -c 'python3 -c "import verl; print(\"verl\", verl.__version__)" && python3 -m pytest -q -p no:cacheprovider "$@"' \
       sh "${@:4}" && echo passed
   } >"${BATS_FILE_TMPDIR}/$2" 2>&1 || true

@@ -135,12 +135,12 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
 }
 
 # helper_in NODE ARG...: runs the helper there.
-helper_in() { docker exec "vrtest-verify-$1" python3 "$HELPER/run.py" --shared-root /private "${@:2}"; }
+helper_in() { docker exec "vrtest-verify-$1" python3 "$HELPER/py/run.py" --shared-root /private "${@:2}"; }
 
 # judged LINE JOB: a session with only that check of that job; sets status and output.
 judged() {
   local session
-  session=$(docker exec -i vrtest-verify-head python3 "$HELPER/run.py" --shared-root /private verify begin --name rehearsal \
+  session=$(docker exec -i vrtest-verify-head python3 "$HELPER/py/run.py" --shared-root /private verify begin --name rehearsal \
     --profile cpu --cluster vrtest-verify --only "$1" --code-a codeA --code-b codeA <<<'cases: {sft: {workload: sft}}')
   helper_in head verify record --session "$session" --name sft_b --job "$2"
   [[ $1 != imports ]] || helper_in head verify record --session "$session" --name sft_a --job "$2"
@@ -161,7 +161,7 @@ stream() {
   # The plan refuses such a request, so the submitter is changed just before it calls Ray.
   tar -C "$BATS_TEST_TMPDIR" -c job_spec ray_config | docker exec --interactive vrtest-verify-head python3 -c '
 import sys
-sys.path[:0] = [sys.argv[1], f"{sys.argv[1]}/hooks"]
+sys.path[:0] = [f"{sys.argv[1]}/{part}" for part in ("py", "py/hooks", "judge")]
 from verl_regress import cli
 from verl_regress.cluster import ray_api
 real = ray_api.RayApi.submit

@@ -15,9 +15,9 @@ from verl_regress.base import documents
 from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.spec import compose
-from verl_regress.spec.overrides import DETERMINISTIC, TRAIN_SEED, Override, merge, of_profile
-from verl_regress.spec.workloads import WORKLOADS, JobPaths
+from verl_regress.plan import compose
+from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override, merge, of_profile
+from verl_regress.plan.workloads import WORKLOADS, JobPaths
 
 # What decides whether a run repeats itself, and where TransferQueue's storage is, as each trainer reads it.
 READ = {

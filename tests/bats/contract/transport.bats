@@ -10,7 +10,7 @@ setup() {
   REPO="${BATS_TEST_TMPDIR}/checkout"
   mkdir -p "$REPO" "${BATS_TEST_TMPDIR}/tmp"
   cp -r "${BATS_TEST_DIRNAME}/../../.."/{scripts,env,jobspecs} "$REPO"
-  ln -s "$(realpath "${BATS_TEST_DIRNAME}/../../../py")" "${REPO}/py"
+  ln -s -t "$REPO" -- "$(realpath "${BATS_TEST_DIRNAME}/../../..")"/{py,judge,rehearsal}
   rm -f "${REPO}/env/local.env" "${REPO}/env/nodes"
   export CLUSTER_NAME=stand-in SHARED_ROOT=$BATS_TEST_TMPDIR HOST_ROOT=$BATS_TEST_TMPDIR
   mkdir "${BATS_TEST_TMPDIR}/bin"

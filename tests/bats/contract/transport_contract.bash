@@ -54,7 +54,7 @@ contract::put_and_get() {
   mkdir -p "${from}/sub" "${from}/__pycache__"
   printf 'x' >"${from}/sub/a b"
   printf 'x' >"${from}/__pycache__/left.out"
-  on node::put "$NODE" "$from" "$to" __pycache__
+  on node::put "$NODE" "$from" "$to"
   [[ $(on node::get "$NODE" "$to" | tar -t | sort) == $'./\n./sub/\n./sub/a b' ]]
   printf 'y' >"${from}/sub/a b" # it exists already and must not change
   on node::put "$NODE" "$from" "$to"

@@ -9,7 +9,7 @@ source "${BASH_SOURCE[0]%/*}/../container/container_helper.bash"
 source "${BASH_SOURCE[0]%/*}/../container/weights.bash"
 source "${REPO}/scripts/lib/wait.bash"
 
-# One JSON object per line; scripts/dev/reliability.py makes maintain/reliability.md of them.
+# One JSON object per line; maintain/reliability.py makes maintain/reliability.md of them.
 FAULT_RECORD="${REPO}/build/reports/reliability.jsonl"
 
 # fault::use NAME PORT: the cluster of this file, vrfault-NAME.

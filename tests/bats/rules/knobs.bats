@@ -41,7 +41,7 @@ libraries() {
 @test "ONLY takes the checks that verify has" {
   in_python=$(.venv/bin/python -c '
 import sys
-sys.path.insert(0, "py")
+sys.path[:0] = ["py", "judge"]
 from verl_regress.session.checks import CHECKS
 print(*(check.name for check in CHECKS))')
   [[ -n $in_python && $(type_of ONLY) == "list of ${in_python} or empty" ]]

@@ -21,7 +21,7 @@ setup() {
 
 @test "every recipe line calls one script that exists and is executable" {
   while read -r line; do
-    [[ $line =~ ^@?(scripts/[A-Za-z0-9_/]+\.sh)( |$) && -x ${BASH_REMATCH[1]} ]] || {
+    [[ $line =~ ^@?((scripts|maintain)/[A-Za-z0-9_/]+\.sh)( |$) && -x ${BASH_REMATCH[1]} ]] || {
       printf '%s\n' "$line"
       return 1
     }

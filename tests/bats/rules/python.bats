@@ -4,7 +4,7 @@
 setup() { load rules_helper; }
 
 @test "sys.path is changed in one place, deps.use, and where the helper starts: an ordinary import finds everything else" {
-  rules::files 'py/*.py' 'scripts/*.py'
+  rules::files 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py' 'scripts/*.py' 'maintain/*.py'
   rules::leave_out '^py/(deps|run)\.py$'
   rules::none 'sys\.path(\.(append|insert|extend)\(|(\[.*\])? *\+?= )'
 }

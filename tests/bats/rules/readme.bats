@@ -40,7 +40,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   for target in "${targets[@]}"; do grep -qE "^${target}:" Makefile || { printf '%s\n' "$target" && false; }; done
   # Not ours: patterns of names, files that git ignores, and verl's own docker/.
   # shellcheck disable=SC2016,SC2153  # backticks of Markdown; rules::files sets FILES
-  mapfile -t files < <(grep -ohE '`(scripts|env|py|tests|docker|jobspecs|suites)/[A-Za-z0-9_./-]+`' "${FILES[@]}" | tr -d '`' | grep -vE '^env/(local.env|nodes|hosts)$|NN|/HOOK\.py|^docker/(Dockerfile|README|rocm)' | sort -u)
+  mapfile -t files < <(grep -ohE '`(scripts|maintain|env|py|judge|rehearsal|tests|docker|jobspecs|suites)/[A-Za-z0-9_./-]+`' "${FILES[@]}" | tr -d '`' | grep -vE '^env/(local.env|nodes|hosts)$|NN|/HOOK\.py|^docker/(Dockerfile|README|rocm)' | sort -u)
   ((${#files[@]} > 10))
   for file in "${files[@]}"; do [[ -e $file ]] || { printf '%s\n' "$file" && false; }; done
 }
@@ -79,9 +79,9 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
 @test "the generators reproduce the table of knobs and the README's quick start, and nothing else of the pages" {
   copy="${BATS_TEST_TMPDIR}/copy"
   mkdir -p "${copy}/build"
-  cp -r scripts env docs README.md "$copy"
+  cp -r scripts maintain env docs README.md "$copy"
   part README.md quickstart | sed '/^$/d; s/^    //' >"${copy}/build/log"
-  (cd "$copy" && scripts/dev/knob_table.sh --write && scripts/dev/readme_capture.sh build/log)
+  (cd "$copy" && scripts/dev/knob_table.sh --write && maintain/readme_capture.sh build/log)
   diff README.md "${copy}/README.md" && diff -r docs "${copy}/docs"
   sed -i '/^<!-- .knobs -->$/d' "${copy}/docs/knobs.md"
   run "${copy}/scripts/dev/knob_table.sh" --write

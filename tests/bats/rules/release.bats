@@ -12,7 +12,7 @@ setup() {
 # agreement ROOT: what the release scripts report about the version and the changelog in ROOT.
 agreement() {
   # shellcheck disable=SC2016  # expanded by that shell
-  run bash -c 'source scripts/lib/regress.bash; source scripts/dev/release.bash; release::need_agreement "$1"' any "$1"
+  run bash -c 'source scripts/lib/regress.bash; source maintain/release.bash; release::need_agreement "$1"' any "$1"
 }
 
 # planted VERSION: a copy of the two files with that version.
@@ -44,7 +44,7 @@ planted() {
 @test "the version is written nowhere else" {
   version=$(sed -nE 's/^__version__ = "([^"]+)".*/\1/p' py/verl_regress/__init__.py)
   [[ -n $version ]]
-  rules::files 'py/*.py' 'scripts/*' pyproject.toml Makefile
+  rules::files 'py/*.py' 'scripts/*' 'maintain/*.sh' 'maintain/*.bash' 'maintain/*.py' pyproject.toml Makefile
   rules::leave_out '^py/verl_regress/__init__\.py$'
   rules::none "(^|[^0-9.])${version//./\\.}([^0-9.]|$)"
 }
@@ -56,8 +56,8 @@ planted() {
 
 @test "a tag that is not the version fails" {
   version=$(sed -nE 's/^__version__ = "([^"]+)".*/\1/p' py/verl_regress/__init__.py)
-  scripts/dev/version.sh "v${version}"
-  run scripts/dev/version.sh v9.9.9
+  maintain/version.sh "v${version}"
+  run maintain/version.sh v9.9.9
   [[ $status == 1 && $output == *"The tag is 'v9.9.9', and the version is '${version}': tag it v${version}, or change __version__ in py/verl_regress/__init__.py."* ]]
 }
 
@@ -69,7 +69,7 @@ planted() {
     read -r -a words <<<"$command"
     case ${words[0]} in
       make) grep -qE "^${words[1]}:.*## " Makefile ;;
-      scripts/*) [[ -x ${words[0]} ]] ;;
+      scripts/* | maintain/*) [[ -x ${words[0]} ]] ;;
       *) false ;;
     esac || { printf '%s\n' "$command" && false; }
   done
@@ -79,9 +79,9 @@ planted() {
 @test "pre-commit runs the linters of lint.sh, with the same options, from .venv" {
   rules::files .pre-commit-config.yaml scripts/dev/lint.sh
   # How lint.sh runs them is its own: on all cores, or in a function (import-linter checks all files at once).
-  imports=$(sed -nE 's/^  said=\$\((PYTHONPATH=py lint-imports [^ ]+) .*/\1/p' scripts/dev/lint.sh)
+  imports=$(sed -nE 's/^  said=\$\((PYTHONPATH=[a-z:]+ lint-imports [^ ]+) .*/\1/p' scripts/dev/lint.sh)
   in_lint=$(sed -nE 's/^lint::run .* -- //p' scripts/dev/lint.sh | sed "s/^lint::imports\$/${imports}/; s/^lint::on_all_cores //" | sort)
-  in_hooks=$(sed -nE 's|^ +entry: (env )?([A-Z]+=py )?\.venv/bin/|\2|p' .pre-commit-config.yaml | sort)
+  in_hooks=$(sed -nE 's|^ +entry: (env )?([A-Z]+=[a-z:]+ )?\.venv/bin/|\2|p' .pre-commit-config.yaml | sort)
   [[ $(wc -l <<<"$in_lint") -ge 7 ]]
   diff <(printf '%s\n' "$in_lint") <(printf '%s\n' "$in_hooks")
 }

@@ -4,37 +4,37 @@
 setup() { load rules_helper; }
 
 @test "docker, podman, ssh and srun are only where their subject is: everything else goes through node::exec" {
-  rules::files 'scripts/*.sh' 'scripts/*.bash'
-  rules::leave_out '^scripts/(lib/(transport|lifecycle)/|dev/|00_prereq_check\.sh)'
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash'
+  rules::leave_out '^scripts/(lib/(transport|lifecycle)/|dev/|00_prereq_check\.sh)|^maintain/'
   rules::none '(^|[^A-Za-z0-9_./-])(docker|podman|ssh|srun)([^A-Za-z0-9_.:-]|$)'
 }
 
 @test "no sleep: wait for a condition, with a deadline (wait::until)" {
-  rules::files 'scripts/*.sh' 'scripts/*.bash' 'tests/*.bats' 'tests/*.bash' '.ci/*'
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash' 'tests/*.bats' 'tests/*.bash' '.ci/*'
   rules::leave_out '^tests/bats/rules/|/wait\.bash$'
   rules::none '(^|[;&|({]|do|then|else) *sleep '
 }
 
 @test "a script sources its further files by REPO_DIR: its own name may be relative, and regress.bash changes the directory" {
-  rules::files 'scripts/*.sh'
+  rules::files 'scripts/*.sh' 'maintain/*.sh'
   # shellcheck disable=SC2016  # a pattern
   rules::none 'source "\$\(dirname "\$0"\)/[a-z_]*\.bash"'
 }
 
 @test "no bare wait: it waits for every child, also for the progress lines of log::while, which end after it" {
-  rules::files 'scripts/*.sh' 'scripts/*.bash'
-  rules::leave_out '^scripts/dev/bench\.bash$'
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash'
+  rules::leave_out '^maintain/bench\.bash$'
   rules::none '(^|[;&|({]|do|then|else) *wait *([;)]|$)'
 }
 
 @test "no status of a process substitution: 'wait' sometimes fails although the command did not (answer.bash)" {
-  rules::files 'scripts/*.sh' 'scripts/*.bash'
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash'
   rules::leave_out '^scripts/lib/answer\.bash$'
   rules::none '(^|[^A-Za-z_])wait "?\$!'
 }
 
 @test "no 'ray stop' and no killing by name: on a host they end other people's processes, containers included" {
-  rules::files 'scripts/*.sh' 'scripts/*.bash' 'py/*.py' Makefile '.ci/*'
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash' 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py' Makefile '.ci/*'
   rules::none 'ray stop|pkill|killall|"ray", *"stop"'
 }
 
@@ -49,14 +49,14 @@ setup() { load rules_helper; }
 }
 
 @test "numbered scripts never call each other: only the Makefile composes phases" {
-  rules::files 'scripts/*.sh' 'scripts/*.bash'
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash'
   rules::leave_out '^scripts/lib/bisect\.bash$' # it is the user: each commit gets a session or a job of its own
   rules::none '^[^"'\'']*(/|^| )[0-9][0-9]_[a-z0-9_]+\.sh'
 }
 
 @test "every script is executable, begins with the one source, and sets no options of its own" {
-  rules::files 'scripts/*.sh'
-  one_source='^source "[$](dirname "[$]0")/\(../\)\?lib/regress.bash"$'
+  rules::files 'scripts/*.sh' 'maintain/*.sh'
+  one_source='^source "[$](dirname "[$]0")/\(\.\./\)\?\(scripts/\)\?lib/regress.bash"$'
   for file in "${FILES[@]}"; do
     [[ -x $file && $(head -n 1 "$file") == '#!/usr/bin/env bash' && $(grep -c "$one_source" "$file") == 1 ]] || {
       printf '%s\n' "$file"
@@ -73,12 +73,12 @@ setup() { load rules_helper; }
 }
 
 @test "where the shared directory is comes from SHARED_ROOT alone" {
-  rules::files 'scripts/*.sh' 'scripts/*.bash' 'py/*.py' 'docker-compose*.yaml' 'docker/*' Makefile
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash' 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py' 'docker-compose*.yaml' 'docker/*' Makefile
   rules::none '(^|[^A-Za-z0-9_.$}-])/(private|mnt/shared)([^A-Za-z0-9_]|$)'
 }
 
 @test "a knob's default has one home, env/: no \${KNOB:-default} elsewhere" {
-  rules::files 'scripts/*.sh' 'scripts/*.bash' 'docker-compose*.yaml'
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash' 'docker-compose*.yaml'
   knobs=$(sed -nE 's/^([A-Z][A-Z0-9_]*)=.*/\1/p' env/defaults.env | paste -sd'|')
   rules::none "[$][{](${knobs}):?-[^}]"
 }
@@ -90,6 +90,6 @@ setup() { load rules_helper; }
 }
 
 @test "what runs on a node needs no more than the smallest base image has: no ps, ip, curl, git there" {
-  rules::files 'scripts/*.sh' 'scripts/*.bash'
+  rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash'
   rules::none '(node::(exec|exec_in|spawn)|transport::exec) +("[^"]*"|[^ ]+) +("[^"]*log" +)?(ps|pgrep|ip|ss|curl|wget|git|jq)( |$)'
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# scripts/dev/calibrate.sh: what it does with a run, and how it ends; tests/py/test_calibration.py tests which runs there are.
+# maintain/calibrate.sh: what it does with a run, and how it ends; tests/py/test_calibration.py tests which runs there are.
 
 setup() {
   load ../test_helper
@@ -11,8 +11,8 @@ calibrate() {
   cat >"${HERE}/try" <<'SH'
 source scripts/lib/regress.bash
 cli::begin
-source scripts/dev/release.bash
-source scripts/dev/calibrate.bash
+source maintain/release.bash
+source maintain/calibrate.bash
 WORKDIR=${TMPDIR} VERL_SOURCE=pypi:0.9.1 CALIBRATE_A=verl-a
 declare -A ENV_ORIGIN=()
 did() { printf '%s\n' "$*" >>"${HOME}/did"; }

@@ -3,7 +3,7 @@
 
 setup_file() {
   REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
-  TARBALL=$(cd "$REPO" && NO_COLOR=1 scripts/dev/dist.sh 2>"${BATS_FILE_TMPDIR}/said")
+  TARBALL=$(cd "$REPO" && NO_COLOR=1 maintain/dist.sh 2>"${BATS_FILE_TMPDIR}/said")
   NAME=$(basename "$TARBALL" .tar.gz)
   UNPACKED="${BATS_FILE_TMPDIR}/a folder with spaces/${NAME}"
   mkdir "${UNPACKED%/*}"
@@ -66,7 +66,7 @@ unpacked() { run --separate-stderr env --chdir="$UNPACKED" -i PATH="${BOX}/bin" 
   cp "$log" "${BOX}/CHANGELOG.md"
   for added in '' '- A change.'; do
     sed "0,/^## \\[[0-9]/{/^- /d;s/^## \\[Unreleased\\]\$/&\n\n${added}/}" "${BOX}/CHANGELOG.md" >"$log"
-    unpacked scripts/dev/dist.sh
+    unpacked maintain/dist.sh
     [[ $status == 0 ]] || fail "$stderr"
     said=$(grep -c "^warning CHANGELOG\.md has changes under Unreleased: ${NAME} will contain more than the release ${NAME#verl-regress-}$" <<<"$stderr") || true
     [[ $said == "${added:+1}" || $said == 0 && -z $added ]] || fail "with '${added}': ${stderr}"

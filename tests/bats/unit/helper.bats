@@ -46,7 +46,7 @@ give() {
   verb helper::run_in head submit <<<'sk-0123456789'
   assert_status 0
   [[ $(<"${BOX}/got") == sk-0123456789 ]]
-  assert_called "python3 ${DIR}/run.py --shared-root"
+  assert_called "python3 ${DIR}/py/run.py --shared-root"
   rmdir "$DIR"
   verb helper::is_put
   assert_status 1
@@ -71,7 +71,7 @@ give() {
   rm "${BOX}/gets"
   verb helper::ask head status --limit=5
   assert_status 0
-  assert_called "python3 ${DIR}/run.py --shared-root ${ROOT} "
+  assert_called "python3 ${DIR}/py/run.py --shared-root ${ROOT} "
   assert_called ' status --limit=5'
   rmdir "$DIR"
   find "$ROOT" | sort >"${BOX}/before"

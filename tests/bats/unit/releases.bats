@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# scripts/dev/releases.sh: which rows it runs, and on which cluster; tests/py/test_releases.py tests what a row does.
+# maintain/releases.sh: which rows it runs, and on which cluster; tests/py/test_releases.py tests what a row does.
 
 # bats file_tags=slow
 
@@ -24,7 +24,7 @@ esac
 SH
 }
 
-releases() { sandbox::run CLUSTER_NAME=mine "${GIVEN[@]}" scripts/dev/releases.sh "$@"; }
+releases() { sandbox::run CLUSTER_NAME=mine "${GIVEN[@]}" maintain/releases.sh "$@"; }
 made() { cat "${BOX}/made"; }
 
 @test "rows run one after the other on a cluster that is brought up for them and taken down" {

@@ -31,7 +31,7 @@ source "$(dirname "$0")/lib/regress.bash"
 cli::begin
 env::load
 helper::fix_version
-[[ -e $(helper::dir) ]] || ln -s "${REPO_DIR}/py" "$(helper::dir)"
+[[ -e $(helper::dir) ]] || ln -s "$REPO_DIR" "$(helper::dir)"
 verify::hold
 echo 'it is ours'
 SH

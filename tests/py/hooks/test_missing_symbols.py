@@ -37,7 +37,7 @@ def verl(tmp_path, monkeypatch):
 def sentence(verl, lack, hook):
     return (
         f"verl 0.11.0 at {verl.__file__} has {lack}, which the rehearsal {hook} hook relies on: "
-        f"rehearse with verl 0.7.1 to 0.9.1 or teach py/rehearsal/verl_rehearsal/{hook}.py the new name, as maintain/verl-releases.md describes"
+        f"rehearse with verl 0.7.1 to 0.9.1 or teach rehearsal/verl_rehearsal/{hook}.py the new name, as maintain/verl-releases.md describes"
     )
 
 
@@ -92,5 +92,5 @@ def test_a_platform_that_is_asked_for_more(verl, monkeypatch):
         cpu_platform.apply(module)
     assert str(error.value) == (
         f"verl 0.11.0 at {verl.__file__} has no PlatformBase without warp, as the rehearsal cpu_platform hook relies on: "
-        "rehearse with verl 0.7.1 to 0.9.1 or teach py/rehearsal/verl_rehearsal/cpu_platform.py the new name, as maintain/verl-releases.md describes"
+        "rehearse with verl 0.7.1 to 0.9.1 or teach rehearsal/verl_rehearsal/cpu_platform.py the new name, as maintain/verl-releases.md describes"
     )
