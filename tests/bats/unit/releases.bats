@@ -47,7 +47,7 @@ MADE
   assert_status 0
   assert_line 'skip    main-ppo-v0 (VERL_MAIN is empty: set it to git:URL@REF or path:DIR)'
   assert_line '14 of 14 rows work'
-  [[ $(made) == *'written: '*'/releases.py write 0.7.1-ppo '*' 0.9.1-resume'* && $(made) != *main* ]]
+  [[ $(made) == *'written: '*'/releases.py write 0.7.1-ppo '*' 0.9.1-resume'* && $(made) != *main-* ]]
   GIVEN=(VERL_MAIN=git:https://example.org/verl@main)
   releases
   assert_line '20 of 20 rows work'
