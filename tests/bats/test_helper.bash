@@ -18,7 +18,7 @@ sandbox::make() {
   mkdir -p "${BOX}/bin" "${BOX}/home dir" "${BOX}/tmp" "${BOX}/root/etc" "${BOX}/root/tmp" "$HERE"
   cp -r "${REPO}"/{scripts,maintain,env,docker,jobspecs,Makefile,requirements-dev.lock} "$HERE"
   ln -s -t "$HERE" -- "${REPO}"/{py,judge,rehearsal} # the largest; no test changes them
-  rm -f "${HERE}"/env/{local.env,nodes,hosts} # the user's own
+  rm -f "${HERE}"/env/{local.env,nodes,hosts}        # the user's own
   : >"$CALLS"
   mapfile -t tools < <(type -P "${SANDBOX_TOOLS[@]}")
   ln -s -t "${BOX}/bin" -- "${tools[@]}"
