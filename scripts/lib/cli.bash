@@ -77,7 +77,7 @@ cli::_refuse_argument() {
   knob::read
   knob=$(word::nearest "$knob" "${KNOB_NAMES[@]}")
   [[ -n $knob ]] || cli::die 2 "${shown}: ${takes,}, see --help."
-  [[ -e ${REPO_DIR}/${command} ]] || command=$(cd "$REPO_DIR" && compgen -G "*/${0##*/}" || compgen -G "*/*/${0##*/}")
+  [[ -e ${REPO_DIR}/${command} ]] || command=$(cd "$REPO_DIR" && { compgen -G "*/${0##*/}" || compgen -G "*/*/${0##*/}"; })
   [[ ${KNOB_TYPE[$knob]} == boolean ]] && knob+='=1' || knob+='=…'
   cli::die 2 "${shown}: a knob comes before the command, as in '${knob} ${command}'."
 }
