@@ -1,7 +1,7 @@
 """From runs to a verdict.
 
 The order: may the runs be compared (records.py, comparable.py), exactly where A repeats itself (exact.py), by statistics where it
-does not (statistics.py), and whether a value of B is far outside all that A does (outliers.py). It fails closed: whatever cannot be
+does not (statistics.py), and whether a value of B is outside all that A does (outliers.py). It fails closed: whatever cannot be
 judged is never the same.
 """
 
@@ -116,7 +116,8 @@ def case(
     recorded = {name for run in (*runs_a, *runs_b) for name in run.series}
     if found := _wrong_on_its_face(known) or _never_recorded(known, decisive, recorded):
         return found
-    seen = outliers.find([*runs_a, *known.perturbed], runs_b, workload, deciding)
+    is_exact = known.base.deterministic is True
+    seen = outliers.find([*runs_a, *known.perturbed], runs_b, workload, deciding, deterministic=is_exact)
     return _with_outliers(known, seen, _exact(known) or _by_statistics(known))
 
 
@@ -285,10 +286,12 @@ def _wrong_on_its_face(known: _Case) -> Verdict | None:
 
 
 def _with_outliers(known: _Case, found: Sequence[Outlier], verdict: Verdict) -> Verdict:
-    """The verdict of the other rules, and what values of B far outside A's range add to it. With one of them it is never a success."""
+    """The verdict of the other rules, and what values of B outside all that A does add to it. With one of them nothing is the same."""
+    if verdict.word is Word.IMPROVED:
+        found = [each for each in found if each.side <= 0]
     if not found:
         return verdict
-    # In few runs a large value may be chance, and few runs of A do not show how far a seed alone moves a run.
+    # In few runs a value outside may be chance, and few runs of A do not show how far a seed alone moves a run.
     decided = [
         each
         for each in found
@@ -296,8 +299,8 @@ def _with_outliers(known: _Case, found: Sequence[Outlier], verdict: Verdict) -> 
         and (each.of >= FEWEST or (each.is_far and (known.base.deterministic or each.of >= LOOKS[0])))
     ]
     word, needed = Word.INCONCLUSIVE, None
-    if decided:  # far outside is wrong on any side of a metric; long outside may be a change
-        word = Word.REGRESSED if any(each.is_far or each.good for each in decided) else Word.CHANGED
+    if decided:  # far outside is wrong on any side of a metric; outside the band may be a change
+        word = Word.REGRESSED if any(each.is_far or each.side < 0 for each in decided) else Word.CHANGED
     first, *others = decided or found
     at = diagnosis.at(first.step, first.metric, first.a, first.b, known.base.config, [each.metric for each in others])
     exactly = verdict.first if known.base.deterministic else None

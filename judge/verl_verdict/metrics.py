@@ -91,6 +91,10 @@ class Decisive:
         """Does it speak of this metric? A pattern that ends in a slash speaks of all below it."""
         return name.startswith(self.pattern) if self.pattern.endswith("/") else name == self.pattern
 
+    def floor_of(self, size: float) -> float:
+        """The difference that does not matter, for a metric of this size."""
+        return max(self.floor, self.relative_floor * abs(size))
+
 
 POLICY_LOSS_BAND = 0.01  # the policy loss is near 0, and changes its sign
 
@@ -196,7 +200,7 @@ def scale_of(name: str, series: Series) -> float:
     """What rounding of this metric is relative to: its largest value, or that of its mean, max and min together."""
     family = _FAMILY.match(name)
     names = [f"{family[1]}/{part}" for part in ("mean", "max", "min")] if family else [name]
-    largest = max((abs(value) for each in names for value in series.get(each, {}).values()), default=0.0)
+    largest = max((max(map(abs, series[each].values())) for each in names if series.get(each)), default=0.0)
     return max(largest, 1.0) if _DIFFERENCES_OF_ONES.search(name) else largest
 
 

@@ -1,31 +1,28 @@
-"""Values of B that are far outside all that A's runs do, at any step: no summary over a run may average them away.
+"""Values of B outside what A's runs do, at any step: no summary over a run may average them away.
 
-A metric is an outlier in a run of B in two cases. *Far*: it leaves A's range by more than ten times the size of the metric, at one step
-or more. *Long*: for a tenth of its steps, and at least three, a decisive metric leaves A's range by more than twice what A does from
-one step to the next, or from seed to seed. That takes three runs of A: fewer do not show their range.
+A metric is an outlier in a run of B in two cases. *Far*: it leaves the range of A's runs over all steps by more than ten times the size of the
+metric. That needs one run of A, and holds for every metric. *Outside*: a decisive metric leaves A's band (band.py), which needs three.
 
 Measured over all recorded pairs of A against A in noise (maintain/calibration.md): the farthest value left the range of one run of A by 4.2
-times the size of the metric, that of three or more by 1.4 times. No metric of 2,600 runs was outside for so long.
+times the size of the metric, that of three or more by 1.4 times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from verl_verdict import diagnosis, metrics
+from verl_verdict import band, diagnosis, metrics
+from verl_verdict.band import Band
 from verl_verdict.metrics import Decisive
 from verl_verdict.records import Run
 from verl_verdict.statistics import Array, taken
 
 _FAR = 10.0  # times the metric's size
 _LEAST_SIZE = 1e-6  # below it a value is what rounding leaves of 0
-_LONG = 0.1  # of the steps
-_LONG_OUT = 2.0  # times what A does from step to step, and from seed to seed
-_LEAST_STEPS = 3
-_LEAST_RUNS = 3
 # More of it is no regression, although it is not decisive: if the score rises, so do these.
 _MORE_IS_BETTER = ("critic/score/", "critic/rewards/", "critic/returns/", "critic/values/", "val-core/", "val-aux/")
 _UNBOUNDED = "critic/vf_explained_var"  # its denominator is the variance of the returns, which may be near 0
@@ -33,10 +30,11 @@ _UNBOUNDED = "critic/vf_explained_var"  # its denominator is the variance of the
 
 @dataclass(frozen=True)
 class Outlier:
-    """A metric that leaves A's range in some runs of B.
+    """A metric that some runs of B have outside what A does.
 
-    Of the first of these runs: `step` is the first step outside, `b` the value there, `steps` how many steps are outside. `a` is the mean of
-    A's runs at that step. `is_far` is the first of the two cases; `good` as in Decisive.
+    Of the first of these runs: `step` is the first step outside, `b` the value there, `steps` how many steps are outside, `low` and `high`
+    what A keeps to: at all steps if `is_far`, else its band at this step. `side`: +1 if it is on the metric's good side, -1 on its bad
+    side, 0 if it has none.
     """
 
     metric: str
@@ -49,7 +47,7 @@ class Outlier:
     low: float
     high: float
     is_far: bool
-    good: int
+    side: int
 
     @property
     def is_in_most(self) -> bool:
@@ -61,95 +59,99 @@ class Outlier:
         many = f" and at {self.steps - 1} more" if self.steps > 1 else ""
         low, high = diagnosis.number(self.low), diagnosis.number(self.high)
         kept = f"stays between {low} and {high}" if low != high else f"is {low}"
-        return f"in {runs} of B {self.metric} is far outside all that A does: {diagnosis.number(self.b)} at step {self.step} of '{self.runs[0]}'{many}, where A {kept} at all steps"
+        what, when = ("far outside all that A does", "at all steps") if self.is_far else ("outside A's band", "there")
+        return f"in {runs} of B {self.metric} is {what}: {diagnosis.number(self.b)} at step {self.step} of '{self.runs[0]}'{many}, where A {kept} {when}"
 
 
-@dataclass(frozen=True)
-class _Range:
-    """What A's runs do with a metric, over all steps."""
+def find(
+    runs_a: Sequence[Run],
+    runs_b: Sequence[Run],
+    workload: str,
+    chosen: Sequence[Decisive],
+    *,
+    deterministic: bool = False,
+) -> list[Outlier]:
+    """The outliers of B, those in most of its runs first and those on a good side last, then by their first step and in causal order.
 
-    low: float
-    high: float
-    far: float  # outside by more than this is far; infinite if A's metric is always 0
-    long: float  # outside by more than this counts if it lasts; infinite if nobody can tell
-
-    def outside(self, values: Array) -> Array:
-        return np.maximum(np.maximum(self.low - values, values - self.high), 0.0)
-
-
-def find(runs_a: Sequence[Run], runs_b: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> list[Outlier]:
-    """The outliers of B, those in most of its runs first, then by their first step and in causal order."""
-    names = {name for run in runs_a for name in run.series} - {_UNBOUNDED}
-    decisive = dict(metrics.decisive_of(workload, names, chosen))
+    `deterministic` as for band.bands().
+    """
+    names = {name for run in runs_a for name in run.series if not metrics.is_time(name)} - {_UNBOUNDED}
+    decisive = metrics.decisive_of(workload, names, chosen)
+    bands, about = band.bands(runs_a, decisive, deterministic=deterministic), dict(decisive)
     found = []
     for name in names:
+        of_a = [run for run in runs_a if name in run.series]
         of_b = [run for run in runs_b if name in run.series and not _is_redefined(name, runs_a, run)]
-        if of_b and not metrics.is_time(name):
-            of_a = [run for run in runs_a if name in run.series]
-            outlier = _outlier(name, of_a, of_b, decisive.get(name))
+        if of_b:
+            other = Decisive(name, int(name.startswith(_MORE_IS_BETTER)))
+            outlier = _outlier(name, of_a, of_b, bands.get(name), about.get(name, other))
             found += [outlier] if outlier else []
-    return sorted(found, key=lambda each: (not each.is_in_most, each.step, metrics.causal_rank(each.metric)))
+    return sorted(
+        found, key=lambda each: (not each.is_in_most, each.side > 0, each.step, metrics.causal_rank(each.metric))
+    )
 
 
 def _is_redefined(name: str, runs_a: Sequence[Run], b: Run) -> bool:
     return metrics.is_redefined(name, runs_a[0].series, b.series)
 
 
-def _outlier(name: str, runs_a: Sequence[Run], runs_b: Sequence[Run], decisive: Decisive | None) -> Outlier | None:
-    known = _range(name, runs_a, decisive)
-    good = decisive.good if decisive else int(name.startswith(_MORE_IS_BETTER))
-    seen = []
-    for run in runs_b:
-        steps, values = _course(run.series[name])
-        outside = known.outside(values)
-        if good:  # only the bad side
-            outside = np.where(values > known.high if good > 0 else values < known.low, 0.0, outside)
-        is_far = outside > known.far
-        is_long = outside > known.long
-        if is_long.sum() < max(_LEAST_STEPS, _LONG * len(values)):
-            is_long[:] = False
-        if (which := is_far | is_long).any():
-            seen.append((run.name, steps[which], values[which], bool(is_far.any())))
-    if not seen:
+def _outlier(
+    name: str, runs_a: Sequence[Run], runs_b: Sequence[Run], known: Band | None, about: Decisive
+) -> Outlier | None:
+    """What leaves the band, or what is far if no more runs leave the band or if most runs are far."""
+    steps = sorted({step for run in runs_b for step in run.series[name]})
+    values = band.table(name, runs_b, steps)
+    limits, margin = _range(name, runs_a, steps, about)
+    found, _ = _beyond(values, limits, margin, about.good)
+    is_far, side, far = True, -abs(about.good), found.any(axis=1).sum()
+    if known is not None and 2 * far <= len(runs_b):
+        bad, good = _beyond(values, _aligned(known, steps), 0.0, about.good)
+        outside = bad if bad.any() else good
+        if outside.any(axis=1).sum() > far:
+            limits, found, is_far, side = _aligned(known, steps), outside, False, side if bad.any() else 1
+    runs = np.flatnonzero(found.any(axis=1)).tolist()
+    if not runs:
         return None
-    _, steps, values, _ = seen[0]
-    step, b = int(steps[0]), float(values[0])
+    at = int(found[runs[0]].argmax())
+    step, b = steps[at], float(values[runs[0], at])
+    low, high = (float(limit[at]) for limit in limits)
     a = [run.series[name][step] for run in runs_a if step in run.series[name]]
     return Outlier(
         metric=name,
-        runs=tuple(run for run, *_ in seen),
+        runs=tuple(runs_b[each].name for each in runs),
         of=len(runs_b),
         step=step,
-        steps=len(steps),
-        a=float(np.mean(a)) if a else min(max(b, known.low), known.high),
+        steps=int(found[runs[0]].sum()),
+        a=float(np.mean(a)) if a else min(max(b, low), high),
         b=b,
-        low=known.low,
-        high=known.high,
-        is_far=any(far for *_, far in seen),
-        good=good,
+        low=low,
+        high=high,
+        is_far=is_far,
+        side=side,
     )
 
 
-def _range(name: str, runs: Sequence[Run], decisive: Decisive | None) -> _Range:
-    courses = [_course(run.series[name])[1] for run in runs]
-    together = np.concatenate(courses)
-    by_step: dict[int, list[float]] = {}
-    for run in runs:
-        for step, value in run.series[name].items():
-            by_step.setdefault(step, []).append(value)
+_Limits = tuple[Array, Array]  # at each step the least and the most
+
+
+def _beyond(values: Array, limits: _Limits, margin: float, good: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Where the runs (rows) are beyond the limits on a side that is bad, or is none; and where on the good side."""
+    below, above = values < limits[0] - margin, values > limits[1] + margin
+    if good:
+        return (below, above) if good > 0 else (above, below)
+    return below | above, np.zeros_like(below)
+
+
+def _range(name: str, runs: Sequence[Run], steps: Sequence[int], about: Decisive) -> tuple[_Limits, float]:
+    """What A's runs do over all steps, and how much beyond that is far: infinite if A's metric is always 0."""
+    values = [value for run in runs for value in run.series[name].values()]
     size = max(metrics.scale_of(name, run.series) for run in runs)
-    floor = max(decisive.floor, decisive.relative_floor * size) if decisive else 0.0
-    jump = max((float(np.abs(np.diff(values)).max()) for values in courses if len(values) > 1), default=0.0)
-    spread = max(max(values) - min(values) for values in by_step.values())
-    tells = decisive is not None and len(runs) >= _LEAST_RUNS and jump > 0
-    return _Range(
-        low=float(together.min()),
-        high=float(together.max()),
-        far=_FAR * max(size, floor, _LEAST_SIZE) if size > 0 else np.inf,
-        long=_LONG_OUT * max(jump, spread, floor) if tells else np.inf,
-    )
+    far = _FAR * max(size, about.floor_of(size), _LEAST_SIZE) if size > 0 else np.inf
+    return (np.full(len(steps), min(values)), np.full(len(steps), max(values))), far
 
 
-def _course(values: Mapping[int, float]) -> tuple[Array, Array]:
-    steps = sorted(values)
-    return taken(steps), taken([values[step] for step in steps])
+def _aligned(known: Band, steps: Sequence[int]) -> _Limits:
+    """The limits of a band at these steps; none where it has none."""
+    limits = {step: (low, high) for step, low, high in zip(known.steps, known.low, known.high, strict=True)}
+    low, high = zip(*(limits.get(step, (-np.inf, np.inf)) for step in steps), strict=True)
+    return taken(low), taken(high)

@@ -48,7 +48,7 @@ class Summary:
 
     def floor(self, size: float) -> float:
         """The difference that does not matter, for a metric of this size."""
-        return max(self.decisive.floor, self.decisive.relative_floor * abs(size))
+        return self.decisive.floor_of(size)
 
 
 def summaries(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> list[Summary]:
