@@ -86,7 +86,7 @@ def page() -> str:
     parts = [
         "# How far the judge can be trusted",
         "What [the judge](../docs/verdict.md) says of real rehearsal runs of verl: of planted regressions and harmless changes\n"
-        "(`tests/mutations/index.yaml`), and of A against A. `maintain/calibrate.sh 60` makes the records in\n"
+        "(`tests/mutations/index.yaml`), and of A against A. `make -C maintain calibrate ARGS=60` makes the records in\n"
         "`tests/recorded/calibration/`; a test judges all of them again, and fails if the judge has become weaker.",
         _source(abouts),
         "## Summary",

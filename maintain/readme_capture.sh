@@ -18,4 +18,4 @@ capture::excerpt() {
 cli::accept '[FILE]' "$@"
 [[ -n ${1:-} ]] || cli::die 2 "readme_capture.sh needs the file with the output of 'make quickstart': name it."
 # Markdown needs an empty line above and below an indented block.
-{ printf '\n' && capture::excerpt "$1" && printf '\n'; } | python3 "${REPO_DIR}/scripts/dev/page.py" put README.md quickstart
+{ printf '\n' && capture::excerpt "$1" && printf '\n'; } | python3 "${REPO_DIR}/maintain/page.py" put README.md quickstart

@@ -1,6 +1,6 @@
 """Makes the failures of tests/recorded/failures/cases.yaml happen again, on a cluster that is up, and keeps what was recorded.
 
-PYTHONPATH=py:judge record_failures.py [NAME...]    these cases, all of them where none is named; knobs as for `make`
+record_failures.py [NAME...]    these cases, by default all; knobs as for `make`
 
 Each job is submitted by `make`, followed to its end and must be FAILED. Keeps the exceptions that its processes recorded as NAME.json.
 Prints the cause that was found, for cases.yaml.

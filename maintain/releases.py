@@ -161,7 +161,7 @@ def tables(records: Mapping[str, Record]) -> str:
             "## Runs",
             _table(("run", "rows", "recorded", "commit", "image", "packages", "machine"), _run_cells(shown, runs))
             if shown
-            else "None yet: `maintain/releases.sh`.",
+            else "None yet: `make -C maintain releases`.",
         ]
     )
 
@@ -242,7 +242,9 @@ def check() -> int:
     """Say whether page and records agree; 1 where they do not."""
     page = PAGE.read_text(encoding="utf-8")
     if with_tables(page, read(SHIPPED)) != page:
-        print(f"maintain/{PAGE.name} is not what maintain/{SHIPPED.name} makes: 'maintain/releases.sh' writes both.")
+        print(
+            f"maintain/{PAGE.name} is not what maintain/{SHIPPED.name} makes: 'make -C maintain releases' writes both."
+        )
         return 1
     print(f"maintain/{PAGE.name}: {len(read(SHIPPED))} of {len(ROWS)} rows are recorded, 0 differ")
     return 0

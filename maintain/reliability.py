@@ -31,9 +31,7 @@ def main(action: str) -> int:
     if action == "check":
         if page(runs) == PAGE.read_text():
             return 0
-        print(
-            f"{PAGE} is not what {RECORDS} makes: 'reliability.py add' writes both, after 'scripts/dev/test.sh faults'."
-        )
+        print(f"{PAGE} is not what {RECORDS} makes: 'make -C maintain faults' writes both.")
         return 1
     records = [json.loads(line) for line in TRIED.read_text().splitlines()] if TRIED.exists() else []
     print(f"checked {len(records)} records")
@@ -72,8 +70,8 @@ def page(runs: Sequence[Run]) -> str:
         [
             "# Reliability",
             "",
-            "What was done to real clusters with real (tiny) jobs, and what the commands answered, in the words of that day. The fault",
-            "tests leave these records; `.venv/bin/python maintain/reliability.py add` takes them over after `scripts/dev/test.sh faults`.",
+            "What was done to real clusters with real (tiny) jobs, and what the commands answered, in the words of that day.",
+            "`make -C maintain faults` runs the fault tests and adds their records.",
             "*answer after*: seconds from the fault until `make wait` ended. *make up*: how long it then took until all nodes were ALIVE.",
             "",
             *(f"- {len(run['records'])} records up to {run['written']}, commit {run['commit']}, {run['machine']}." for run in runs),

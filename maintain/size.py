@@ -20,7 +20,8 @@ PARTS = {
     "hooks": ("py/hooks/",),
     "scripts": ("scripts/", "scripts/lib/", "scripts/dev/"),
     "`scripts/lib`": ("scripts/lib/",),
-    "`scripts/dev`": ("scripts/dev/", ),
+    "`scripts/dev`": ("scripts/dev/",),
+    "maintain": ("maintain/",),
     "tests": ("tests/", "tests/recorded/", "tests/mutations/"),
 }  # fmt: skip
 

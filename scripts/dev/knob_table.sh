@@ -30,4 +30,4 @@ table::print() {
 }
 
 cli::accept --write "$@"
-if [[ ${1:-} == --write ]]; then table::print | python3 "${REPO_DIR}/scripts/dev/page.py" put docs/knobs.md knobs; else table::print; fi
+if [[ ${1:-} == --write ]]; then table::print | python3 "${REPO_DIR}/maintain/page.py" put docs/knobs.md knobs; else table::print; fi

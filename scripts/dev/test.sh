@@ -5,7 +5,7 @@
 #   scripts/dev/test.sh unit py          only these
 #   scripts/dev/test.sh unit-slow py-slow   the slow ones: files that take seconds, property tests, a kill or a signal at every step
 #   scripts/dev/test.sh container        real containers on a real engine
-#   scripts/dev/test.sh faults           faults on them; reliability.py makes maintain/reliability.md from what they record
+#   scripts/dev/test.sh faults           faults on them; 'make -C maintain faults' also adds their records to its page
 #
 # The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed.
 # Environment: FUZZ_SEED and FUZZ_SCALE (other and more cases of bad input), GSM8K_DIR (a folder with the real GSM8K,

@@ -110,7 +110,7 @@ cli::_instead_of() {
     submit-cli) printf 'scripts/43_submit_jobspec.sh' ;;
     deps) printf 'scripts/12_install_py_deps.sh' ;;
     cleanup-legacy) printf 'scripts/03_cleanup_v1_legacy.sh' ;;
-    bench | calibrate | releases) printf 'maintain/%s.sh' "$1" ;;
+    bench | calibrate | releases) printf 'make -C maintain %s' "$1" ;;
     lint) printf 'scripts/dev/lint.sh' ;;
     check-specs) printf 'scripts/dev/specs.sh' ;;
     test-slow) printf 'scripts/dev/test.sh unit-slow py-slow' ;;

@@ -38,7 +38,7 @@ venv::pip() {
 
 # venv::script FILE ARG...: runs a Python file of this checkout with .venv's Python, which finds our packages.
 venv::script() {
-  PYTHONPATH="${REPO_DIR}/py:${REPO_DIR}/judge:${REPO_DIR}/scripts/dev" "${VENV_DIR}/bin/python" "${REPO_DIR}/$1" "${@:2}"
+  PYTHONPATH="${REPO_DIR}/py:${REPO_DIR}/judge:${REPO_DIR}/maintain" "${VENV_DIR}/bin/python" "${REPO_DIR}/$1" "${@:2}"
 }
 
 # venv::collected LOG...: how many packages pip has collected, according to LOG.

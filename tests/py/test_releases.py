@@ -64,7 +64,7 @@ def test_write_replaces_the_rows_that_ran_and_keeps_the_others(here, capsys):
     releases.PAGE.write_text(page.replace("| yes |", "| no |"))
     assert releases.main(["check"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "maintain/page.md is not what maintain/shipped.jsonl makes: 'maintain/releases.sh' writes both."
+        "maintain/page.md is not what maintain/shipped.jsonl makes: 'make -C maintain releases' writes both."
     )
 
 

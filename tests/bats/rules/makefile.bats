@@ -49,3 +49,13 @@ out_of_order() {
   sed '/^quickstart: .*##/,/^$/s/50_status/53_fidelity/; t; /^quickstart: .*##/,/^$/s/53_fidelity/50_status/' Makefile >"${BATS_TEST_TMPDIR}/planted"
   [[ $(out_of_order "${BATS_TEST_TMPDIR}/planted") == $'quickstart: 10 before 00\nquickstart: 53 before 50' ]]
 }
+
+@test "every 'make -C maintain' that a page, a script or a message names is a target there, and what its targets run exists" {
+  rules::files '*.md' '*.py' '*.bash' '*.sh' env/defaults.env
+  mapfile -t named < <(grep -ohE 'make -C maintain [a-z-]+' "${FILES[@]}" | sort -u)
+  ((${#named[@]} > 5))
+  for command in "${named[@]}"; do grep -qE "^${command##* }:.*## " maintain/Makefile || { printf '%s\n' "$command" && false; }; done
+  mapfile -t run < <(sed -n 's/^\t//p' maintain/Makefile | grep -oE '(\.\./|\./|maintain/)[A-Za-z0-9_/]+\.(sh|py)')
+  ((${#run[@]} > 5))
+  for file in "${run[@]}"; do [[ -e maintain/${file} || -e $file ]] || { printf '%s\n' "$file" && false; }; done
+}

@@ -123,7 +123,7 @@ CASES
   done <<'WENT'
 sft|make submit WORKLOAD=sft
 deps|scripts/12_install_py_deps.sh
-bench|maintain/bench.sh
+bench|make -C maintain bench
 test-slow|scripts/dev/test.sh unit-slow py-slow
 WENT
   make_in -- -k nonsense status

@@ -9,7 +9,7 @@ FILE is a path from the root of the project.
 import sys
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[1]
 
 
 def put(page: str, name: str, text: str) -> str:
