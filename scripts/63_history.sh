@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# 63_history: one page over all regression sessions of the shared root: each decisive metric and the speed of the runs of A and of B, by
+# 63_history: one page over all regression sessions of the shared root: each decisive metric and the speed of all runs, by
 # date and code, with the points at which they change. Prints how many sessions and runs there are, each change point, what was left
 # out, and where the page is: ${SHARED_ROOT}/verify/history.html. Reads records only; it does not need Ray.
 #

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Each stands for a variable of the page's style sheet.
-COLOURS = {name: f"#00{at:02x}fe" for at, name in enumerate(("a", "b", "ink", "faint", "mark", "card"), start=1)}
+COLOURS = {
+    name: f"#00{at:02x}fe" for at, name in enumerate(("a", "b", "ink", "faint", "mark", "card", "good", "odd"), start=1)
+}
 _INCHES = (5.0, 2.9)  # drawn about as wide as a phone, so that its text has the size of the page's
 
 
@@ -53,7 +55,7 @@ def frame(axes: Axes, label: str, shown: Sequence[int]) -> None:
     axes.margins(y=0.12)
     if len(shown) == 1:
         axes.set_xlim(shown[0] - 1, shown[0] + 1)
-    if shown:
+    if axes.get_legend_handles_labels()[0]:
         legend = axes.legend(
             loc="lower left",
             bbox_to_anchor=(-0.04, 0.99),

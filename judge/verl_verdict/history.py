@@ -1,13 +1,19 @@
-"""Runs of many sessions in the order of time: which of them are comparable, the values of each metric, and where they change."""
+"""Runs of many sessions in the order of time: which of them are comparable, the values of each metric, and where they change.
+
+Runs that may be compared are a group. In it, the runs of one source, of A and of B alike, are a series; only where the code of a series
+changes can its metrics have a change point.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median_low
+from typing import TypeVar
 
 from verl_verdict import changes, comparable, cost, diagnosis, exact, gate, metrics, speed
 from verl_verdict.comparable import Difference
@@ -15,10 +21,12 @@ from verl_verdict.metrics import Decisive
 from verl_verdict.records import Run
 from verl_verdict.sampled import Summary
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True)
 class Point:
-    """A run of a session's case. `tree` is equal for equal code; `source` says where the code came from."""
+    """A run of a session's case. `tree` is equal for equal code; `source` is the branch, path or release it came from, if that is known."""
 
     run: Run
     case: str
@@ -29,10 +37,16 @@ class Point:
     code: str
     tree: str
     source: str = ""
+    revision: str = ""  # of the source
     log: str = ""  # relative to the page
     decisive: tuple[Decisive, ...] = ()
     ignore: tuple[str, ...] = ()
     failed_checks: int = 0  # of its session
+
+    @property
+    def series(self) -> str:
+        """What it shares with the other runs of its series: the source, or else the code id."""
+        return self.source or self.code
 
     @property
     def doubt(self) -> str:
@@ -61,7 +75,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Change:
-    """A metric of one side is different from the run `last` to the run `first`; `p` is None where the runs repeat themselves."""
+    """A metric of one series is different from the run `last` to the run `first`, which have other code; `p` is None where runs repeat themselves."""
 
     case: str
     metric: str
@@ -80,6 +94,12 @@ class Change:
         return "better" if side > 0 else "worse" if side < 0 else "changed"
 
     @property
+    def rank(self) -> tuple[int, float]:
+        """The worst change is the smallest: first by its word, then by its size relative to the values."""
+        size = abs(self.after - self.before) / max(abs(self.after), abs(self.before))
+        return ("worse", "changed", "better").index(self.word), -size if math.isfinite(size) else -math.inf
+
+    @property
     def how(self) -> str:
         """How sure it is."""
         sure = "the runs repeat themselves" if self.p is None else f"p {self.p:.2g}"
@@ -94,9 +114,9 @@ class Trend:
     values: Sequence[tuple[Point, float]]
     changes: Sequence[Change] = ()
 
-    def of(self, side: str) -> list[tuple[Point, float]]:
-        """The values of one side."""
-        return [(point, value) for point, value in self.values if point.side == side]
+    def of(self, series: str) -> list[tuple[Point, float]]:
+        """The values of one series."""
+        return [(point, value) for point, value in self.values if point.series == series]
 
 
 @dataclass(frozen=True)
@@ -121,11 +141,19 @@ class Group:
         """The number of each session, from 1, in the order of time."""
         return {name: at for at, name in enumerate(dict.fromkeys(point.session for point in self.points), start=1)}
 
-    @property
-    def changes(self) -> list[Change]:
-        """All of them, in the order of time."""
-        place = {id(point): at for at, point in enumerate(self.points)}
-        return sorted((each for trend in self.trends for each in trend.changes), key=lambda each: place[id(each.first)])
+    @cached_property
+    def series(self) -> Mapping[str, int]:
+        """The series in the order of their first runs, and in how many sessions each has runs."""
+        return Counter(series for series, _ in dict.fromkeys((point.series, point.session) for point in self.points))
+
+
+def change_points(groups: Iterable[Group]) -> list[list[Change]]:
+    """What each change of code has changed in all groups, the worst first; the change points are in the order of time."""
+    found = [change for group in groups for trend in group.trends for change in trend.changes]
+    points = _by(found, lambda change: (change.first.series, change.first.tree))
+    return sorted(
+        (sorted(each, key=lambda change: change.rank) for each in points), key=lambda each: each[0].first.time
+    )
 
 
 def of(points: Iterable[Point]) -> list[Group]:
@@ -196,10 +224,10 @@ def repeats(points: Sequence[Point]) -> bool | None:
     return is_shown
 
 
-def _by(points: Sequence[Point], key: Callable[[Point], object]) -> list[list[Point]]:
-    found: dict[object, list[Point]] = {}
-    for point in points:
-        found.setdefault(key(point), []).append(point)
+def _by(these: Iterable[_T], key: Callable[[_T], object]) -> list[list[_T]]:
+    found: dict[object, list[_T]] = {}
+    for each in these:
+        found.setdefault(key(each), []).append(each)
     return list(found.values())
 
 
@@ -225,11 +253,14 @@ def _trends(points: Sequence[Point], is_exact: bool) -> list[Trend]:
 
 
 def _differing(points: Sequence[Point]) -> list[tuple[Point, Point]]:
-    """Runs of one side and one seed that follow each other and differ, by more than rounding, and what it may grow into."""
+    """The last run before and the first one after a change of code, of one series and one seed, that differ by more than rounding grows to."""
     known = exact.noise(
         [point.compared for point in same] for same in _by(points, lambda point: (point.run.seed, point.tree))
     )
-    pairs = [pair for same in _by(points, lambda point: (point.side, point.run.seed)) for pair in pairwise(same)]
+    pairs = []
+    for same in _by(points, lambda point: (point.series, point.run.seed)):
+        for before, (first, *_) in pairwise(_by(same, lambda point: point.tree)):
+            pairs.append(([each for each in before if each.time <= first.time][-1], first))
     return [(a, b) for a, b in pairs if exact.compare(a.compared, b.compared, known).outcome is exact.Outcome.DIFFERS]
 
 
@@ -238,7 +269,7 @@ def _exact(
 ) -> list[Change]:
     """Runs that repeat themselves: any difference is a change. Several seeds show the same one, which is kept once."""
     known = {id(point): value for point, value in values}
-    found: dict[tuple[str, str, str, str], Change] = {}
+    found: dict[tuple[str, str], Change] = {}
     for last, first in differing:
         if (
             id(last) not in known
@@ -248,9 +279,8 @@ def _exact(
             continue
         before, after = known[id(last)], known[id(first)]
         if abs(after - before) > exact.ROUNDING * metrics.scale_of(name, last.run.series):
-            key = (first.side, last.tree, first.tree, first.session)
             change = Change(first.case, name, last, first, before, after, None, good, _doubt([last, first]))
-            found.setdefault(key, change)
+            found.setdefault((first.series, first.tree), change)
     return list(found.values())
 
 
@@ -258,9 +288,12 @@ def _sampled(
     name: str, values: Sequence[tuple[Point, float]], floor: Callable[[float], float], good: int
 ) -> list[Change]:
     found = []
-    for side in "AB":
-        mine = [(point, value) for point, value in values if point.side == side and math.isfinite(value)]
-        steps = changes.steps([value for _, value in mine], floor)
+    finite = [each for each in values if math.isfinite(each[1])]
+    for same in _by(finite, lambda each: each[0].series):
+        codes = _by(same, lambda each: each[0].tree)  # a run of earlier code is beside the other runs of that code
+        mine = [each for code in codes for each in code]
+        places = list(accumulate(len(code) for code in codes))
+        steps = changes.steps([value for _, value in mine], floor, places)
         bounds = [0, *(step.at for step in steps), len(mine)]
         for step, start, end in zip(steps, bounds, bounds[2:], strict=False):
             last, first = mine[step.at - 1][0], mine[step.at][0]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from verl_verdict import trends
+from verl_verdict import history, trends
 from verl_verdict.comparable import shown
 from verl_verdict.diagnosis import counted, number
 from verl_verdict.history import Change, Group, Left, Point, Trend
@@ -13,6 +14,8 @@ from verl_verdict.markup import Markup, element, joined
 from verl_verdict.parts import card, details, document, navigation, table
 
 _FACTS = 5  # that set a group apart
+_KEYS = 12  # series whose key is not folded
+_SOURCE = "the branch, path or release of a run of A or of B: each is one line of a curve"
 _VALUE = "of a run: the mean of the last third of its steps; of timing_s/step the median without the warm-up"
 
 
@@ -34,11 +37,10 @@ class Page:
         """The sessions that have runs here although checks of theirs failed, and what that means."""
         return {point.session: point.doubt for group in self.groups for point in group.points if point.doubt}
 
-    @property
-    def changes(self) -> list[Change]:
-        """Of all groups, in the order of time."""
-        found = [change for group in self.groups for change in group.changes]
-        return sorted(found, key=lambda change: (change.first.time, change.case))
+    @cached_property
+    def change_points(self) -> list[list[Change]]:
+        """Of all groups, in the order of time; the worst change of each is its first."""
+        return history.change_points(self.groups)
 
     @property
     def counts(self) -> str:
@@ -54,19 +56,19 @@ class Page:
     @property
     def answer(self) -> str:
         """The sentence at the top."""
-        cases = list(dict.fromkeys(change.case for change in self.changes))
+        cases = sorted({change.case for point in self.change_points for change in point})
         if not cases:
-            return "No change point."
-        doubtful = sum(bool(change.doubt) for change in self.changes)
+            return "No source's metrics changed when its code did."
+        doubtful = sum(any(change.doubt for change in point) for point in self.change_points)
         more = f", of which {doubtful} may not be about the code that was asked for" if doubtful else ""
-        return f"{counted(len(self.changes), 'change point')}, in {', '.join(cases)}{more}."
+        return f"{counted(len(self.change_points), 'change')} of a source's code changed metrics of {', '.join(cases)}{more}."
 
 
 def text(page: Page) -> list[str]:
     """The summary: a line for what there is, for each change point, for what is in doubt, and for what was left out."""
     lines = [f"history     {page.counts}"]
-    lines += [f"change      {_change_line(change)}" for change in page.changes]
-    if not page.changes:
+    lines += [f"change      {_line(point)}" for point in page.change_points]
+    if not page.change_points:
         lines.append("change      none")
     for group in page.groups:
         if group.differs:
@@ -79,10 +81,10 @@ def text(page: Page) -> list[str]:
 def html(page: Page) -> str:
     """The whole file."""
     links = [(f"case-{at}", group.name) for at, group in enumerate(page.groups)]
-    links = [("changes", "change points"), *links]
+    links.append(("changes", "change points"))
     links += [("doubts", "in doubt")] if page.doubts else []
     links += [("left", "left out")] if page.all_left else []
-    shown_at_top = {"shown": page.counts, "a value": _VALUE}
+    shown_at_top = {"shown": page.counts, "a value": _VALUE, "a source": _SOURCE}
     top = element(
         "header",
         element("h1", page.answer),
@@ -91,8 +93,8 @@ def html(page: Page) -> str:
     )
     main = element(
         "main",
-        _changes(page),
         *(_group(page, group, at) for at, group in enumerate(page.groups)),
+        _changes(page),
         _doubts(page) if page.doubts else "",
         _left(page.all_left) if page.all_left else "",
         id="cases",
@@ -101,11 +103,18 @@ def html(page: Page) -> str:
     return document(f"History: {page.answer}", top, main)
 
 
-def _change_line(change: Change) -> str:
-    return (
-        f"{change.case}, {change.first.side}, {change.metric}: {number(change.before)} -> {number(change.after)} ({change.word}) "
-        f"from {change.last} to {change.first}; {change.how}"
-    )
+def _line(point: Sequence[Change]) -> str:
+    worst, *others = point
+    more = f"; {counted(len(others), 'more metric')}" if others else ""
+    return f"{worst.first.series}: {_what(worst)} {_between(worst)}{more}"
+
+
+def _what(change: Change) -> str:
+    return f"{change.case}, {change.metric}: {number(change.before)} -> {number(change.after)} ({change.word})"
+
+
+def _between(change: Change) -> str:
+    return f"from {change.last} to {change.first}; {change.how}"
 
 
 def _apart(group: Group) -> str:
@@ -115,19 +124,19 @@ def _apart(group: Group) -> str:
 
 
 def _changes(page: Page) -> Markup:
-    if not page.changes:
-        content = element("p", "No metric of any case has changed, as far as these runs show.")
+    if not page.change_points:
+        content = element("p", "No change of code has changed a metric of any case, as far as these runs show.")
         return card("changes", "Change points", content)
-    places = {id(change): at for at, group in enumerate(page.groups) for change in group.changes}
     rows = []
-    for change in page.changes:
-        name = element("a", change.case, href=f"#case-{places[id(change)]}")
-        values = f"{number(change.before)} to {number(change.after)}"
-        when = change.first.time[:16].replace("T", " ")
-        what = [when, name, change.first.side, change.metric, values, change.word]
-        rows.append([*what, str(change.last), str(change.first), change.how])
-    head = ("time", "case", "side", "metric", "values", "which is", "last run before", "first run after", "how sure")
-    return card("changes", "Change points", table("Where a metric changed, by date", head, rows, "jobs"))
+    for worst, *others in page.change_points:
+        shown = [element("p", element("strong", _what(worst))), element("p", _between(worst), class_="quiet")]
+        if others:
+            lines = [element("p", f"{_what(each)}; {each.how}") for each in others]
+            shown.append(details(counted(len(others), "more metric"), joined(*lines)))
+        codes = joined(worst.first.series, element("p", f"{worst.last.code} -> {worst.first.code}"))
+        rows.append([worst.first.time[:10], codes, joined(*shown)])
+    head = ("date", "change of code", "the worst of what it changed")
+    return card("changes", "Change points", table("Changes of code that changed a metric, by date", head, rows, "jobs"))
 
 
 def _group(page: Page, group: Group, at: int) -> Markup:
@@ -142,10 +151,23 @@ def _group(page: Page, group: Group, at: int) -> Markup:
     content += [
         element("p", f"{counted(len(group.points), 'run')} in {counted(len(group.sessions), 'session')}. {how}")
     ]
+    content.append(_keys(group))
     figures = [_figure(group, trend, f"trend-{at}-{number}") for number, trend in enumerate(group.trends)]
     content.append(element("div", *figures, class_="curves"))
     content += [element("h3", "Runs"), details(f"All {len(group.points)} runs", _runs(page, group))]
     return card(f"case-{at}", group.name, *content)
+
+
+def _keys(group: Group) -> Markup:
+    """Which line is which series."""
+    items = []
+    for at, (series, count) in enumerate(group.series.items()):
+        colour, _, marker = trends.look(at)
+        sign = element("span", marker, style=f"color: var(--{colour})", aria_hidden="true")
+        items.append(element("li", sign, f"\N{NO-BREAK SPACE}{series} ({counted(count, 'session')})"))
+    shown = element("ul", *items[:_KEYS], class_="keys")
+    rest = items[_KEYS:]
+    return joined(shown, details(f"{len(rest)} more", element("ul", *rest, class_="keys")) if rest else "")
 
 
 def _figure(group: Group, trend: Trend, name: str) -> Markup:
@@ -153,14 +175,15 @@ def _figure(group: Group, trend: Trend, name: str) -> Markup:
     marked = {id(change.first) for change in trend.changes}
     for point, value in trend.values:
         notes = [*(["change"] if id(point) in marked else []), *([trends.FAILED] if point.doubt else [])]
-        rows.append([point.time[:10], point.side, point.code, number(value), ", ".join(notes)])
-    all_values = details(f"Values of {trend.metric}", table(trend.metric, ("date", "side", "code", "value", ""), rows))
+        rows.append([point.time[:10], point.code, number(value), ", ".join(notes)])
+    values = table(trend.metric, ("date", "code", "value", ""), rows, "jobs")
+    all_values = details(f"Values of {trend.metric}", values)
     return element("figure", element("figcaption", trend.metric), trends.svg(group, trend, name), all_values)
 
 
 def _runs(page: Page, group: Group) -> Markup:
     rows = [_run(page, point) for point in group.points]
-    return table("The runs, by date", ("session", "side", "run (its log)", "code", "from", "seed"), rows, "jobs")
+    return table("The runs, by date", ("run (its log)", "side", "code", "seed"), rows, "jobs")
 
 
 def _run(page: Page, point: Point) -> list[str]:
@@ -168,7 +191,9 @@ def _run(page: Page, point: Point) -> list[str]:
     if point.doubt:
         session = joined(session, element("p", point.doubt, class_="warning"))
     log = element("a", point.name, href=point.log, aria_label=f"log of {point}") if point.log else point.name
-    return [session, point.side, log, point.code, point.source or "-", point.run.seed or "-"]
+    origin = ", ".join(each for each in (point.source, point.revision) if each)
+    code = joined(point.code, element("p", origin, class_="quiet")) if origin else point.code
+    return [joined(log, " of ", session), point.side, code, point.run.seed or "-"]
 
 
 def _session(page: Page, name: str) -> str:

@@ -1,6 +1,7 @@
 """make history: points of recorded sessions, groups of comparable runs, change points that were planted, and none in flat noise."""
 
 import dataclasses
+import html
 import json
 import re
 import shutil
@@ -42,17 +43,24 @@ def point(run, side="B", session=1, code="v1", case="ppo", **more):
     return Point(run, case, side, f"{case}_{side.lower()}", f"s{session:03}", f"2026-11-{session:02}T10:00:00+00:00", code, code, **more)  # fmt: skip
 
 
-def series(values, metric="critic/score/mean", **more):
-    """A noisy run a session, of one seed and of one code, whose metric has that mean."""
+def series(values, metric="critic/score/mean", code=None, source="git:x@main", **more):
+    """A noisy run a session, of one seed and of one source, whose metric has that mean; each of another code unless `code` is given."""
     rng = generator(5)
     return [
-        point(edit(noisy(rng, f"r{at}", "1"), metric, lambda _step, _old, value=value: value), session=at, **more)
+        point(
+            edit(noisy(rng, f"r{at}", "1"), metric, lambda _step, _old, value=value: value),
+            session=at, code=code or f"v{at}", source=source, **more,
+        )
         for at, value in enumerate(values, start=1)
-    ]
+    ]  # fmt: skip
+
+
+def changes_of(groups):
+    return [each for same in history.change_points(groups) for each in same]
 
 
 def found(groups):
-    return [(each.metric, each.first.side, each.first.session) for group in groups for each in group.changes]
+    return [(each.metric, each.first.side, each.first.session) for each in changes_of(groups)]
 
 
 def test_a_metric_that_the_case_ignores_has_no_change():
@@ -87,6 +95,12 @@ class TestSteps:
         )
         assert alarms <= 210 * changes.ALPHA + 3 * (210 * changes.ALPHA) ** 0.5
 
+    def test_a_run_that_may_not_be_the_first_one_after_a_change_is_none(self):
+        values = [*(1.0 + 0.01 * (at % 3) for at in range(8)), *(2.0 + 0.01 * (at % 3) for at in range(8))]
+        assert [step.at for step in changes.steps(values, lambda mean: 0.0, [5, 8, 12])] == [8]
+        assert [step.at for step in changes.steps(values, lambda mean: 0.0, [9, 12])] == [9]
+        assert changes.steps(values, lambda mean: 0.0, [1, 15, 16]) == []
+
     def test_what_does_not_matter_is_none(self):
         values = [*(1.0 + 0.001 * (at % 3) for at in range(8)), *(1.04 + 0.001 * (at % 3) for at in range(8))]
         assert changes.steps(values, lambda mean: 0.05 * mean) == []
@@ -110,7 +124,7 @@ class TestSessions:
         first = next(each for group in page.groups for each in group.points if each.name == "grpo_b_2")
         assert (first.session, first.side, first.code) == (made.NAMES[0], "B", "v2-0")
         assert first.time == "2026-11-21T10:00:00+00:00"
-        assert first.source == "git:x@main, commit 000000000000"
+        assert (first.source, first.revision) == ("git:x@main", "commit 000000000000")
         assert first.run.seed == "verl's default seeds"
         assert (root.sessions / first.log).parent.is_dir()
 
@@ -191,9 +205,13 @@ class TestGroups:
 
     def test_planted_change_points_are_found_and_no_others(self, page):
         at = made.NAMES[3]
-        assert sorted(found(page.groups)) == [
-            ("actor/entropy", "B", at), ("critic/score/mean", "B", at), ("timing_s/step", "B", at),
+        [one] = history.change_points(page.groups)
+        assert [(each.metric, each.word) for each in one] == [
+            ("timing_s/step", "worse"), ("critic/score/mean", "worse"), ("actor/entropy", "changed"),
         ]  # fmt: skip
+        assert {(each.first.series, each.first.code, each.first.session) for each in one} == {
+            ("git:x@main", "v2-3", at)
+        }
         assert {group.case: group.repeats for group in page.groups} == {"grpo": False, "ppo": True, "sft": True}
 
     def test_the_same_sessions_without_them_have_none(self, tmp_path):
@@ -201,13 +219,13 @@ class TestGroups:
         made.make(root, plant=False)
         page = made.page(root)
         assert found(page.groups) == []
-        assert page.answer == "No change point."
+        assert page.answer == "No source's metrics changed when its code did."
         assert history_page.text(page)[1] == "change      none"
 
     def test_one_run_after_a_change_is_enough_where_runs_repeat_themselves(self, root):
         points, _ = past.of(root)
         early = [each for each in points if each.case == "ppo" and each.session <= made.NAMES[3]]
-        [change] = [each for group in history.of(early) for each in group.changes]
+        [change] = changes_of(history.of(early))
         assert (change.metric, change.p, change.word) == ("actor/entropy", None, "changed")
         assert (change.last.code, change.first.code) == ("v2-2", "v2-3")
         assert change.after == pytest.approx(1.5 * change.before)
@@ -224,21 +242,58 @@ class TestGroups:
         assert last_is(1 + exact.ROUNDING * 3) == [("actor/entropy", "B", made.NAMES[2])]
 
     def test_two_runs_that_differ_do_not_show_that_runs_repeat_themselves(self):
-        groups = history.of(series([0.5, 0.5, 0.5, 0.9, 0.9]))
+        groups = history.of(series([0.5, 0.5, 0.5, 0.9, 0.9], code="v1"))
         assert groups[0].repeats is False
         assert found(groups) == []
-        alone = [dataclasses.replace(each, tree=each.session) for each in series([0.5, 0.5, 0.9])]
+        alone = series([0.5, 0.5, 0.9])
         assert history.of(alone)[0].repeats is None
         assert found(history.of(alone)) == []
+
+    def test_a_source_is_a_series_of_its_own(self):
+        values = [*[0.5] * 8, *[0.9] * 8]
+        assert [each[2] for each in found(history.of(series(values)))] == ["s009"]
+        others = [dataclasses.replace(each, source=f"path:/b{at}") for at, each in enumerate(series(values))]
+        groups = history.of(others)
+        assert list(groups[0].series) == [f"path:/b{at}" for at in range(16)]
+        assert found(groups) == []
+        unknown = [dataclasses.replace(each, source="") for each in series(values)]
+        assert list(history.of(unknown)[0].series) == [each.code for each in unknown]
+
+    def test_a_and_b_of_one_source_are_one_series(self):
+        values = [*[0.5] * 8, *[0.9] * 8]
+        mixed = [dataclasses.replace(each, side="AB"[at % 2]) for at, each in enumerate(series(values))]
+        assert found(history.of(mixed)) == [("critic/score/mean", "A", "s009")]
+
+    def test_a_repeat_of_equal_code_is_no_change(self):
+        values = [*[0.5] * 8, *[0.9] * 8]
+        assert found(history.of(series(values, code="v1"))) == []
+
+    def test_a_run_of_earlier_code_is_beside_the_other_runs_of_that_code(self):
+        codes = dict(zip(("old", "new"), (series([0.5] * 10, code="old"), series([0.9] * 10, code="new")), strict=True))
+        points = [codes[name][at] for at in range(10) for name in ("old", "new")]
+        [change] = [each for each in changes_of(history.of(points)) if each.metric == "critic/score/mean"]
+        assert (change.last.code, change.first.code, change.before, change.after) == (
+            "old",
+            "new",
+            0.5,
+            pytest.approx(0.9),
+        )
+
+    def test_where_runs_repeat_themselves_the_last_run_before_a_change_is_the_newest_one(self, root):
+        points = [each for each in past.of(root)[0] if each.case == "ppo" and each.side == "B"]
+        old, new = points[0], points[3]
+        again = [dataclasses.replace(old, session=made.NAMES[at], time=points[at].time) for at in (1, 2, 4)]
+        [change] = changes_of(history.of([old, *again[:2], new, again[2]]))
+        assert (change.last.session, change.first.session) == (made.NAMES[2], made.NAMES[3])
 
     def test_a_noisy_change_is_found_on_its_own_side_and_says_whether_it_is_worse(self):
         rng = generator(3)
         low, high = 0.5 + 0.01 * rng.normal(size=12), 0.6 + 0.01 * rng.normal(size=8)
-        flat = series(0.5 + 0.01 * rng.normal(size=20), side="A")
+        flat = series(0.5 + 0.01 * rng.normal(size=20), source="pypi:1", side="A")
         groups = history.of([*flat, *series([*low, *high])])
-        changes = [each for each in groups[0].changes if each.metric == "critic/score/mean"]
+        changes = [each for each in changes_of(groups) if each.metric == "critic/score/mean"]
         assert [(each.first.side, each.first.session, each.word) for each in changes] == [("B", "s013", "better")]
-        assert not [each for each in groups[0].changes if each.first.side == "A"]
+        assert not [each for each in changes_of(groups) if each.first.side == "A"]
 
     def test_a_run_that_failed_or_ended_early_is_left_out(self):
         points = series([0.5] * 4)
@@ -262,14 +317,33 @@ class TestPage:
     """history.html."""
 
     def test_it_says_first_what_changed(self, page, text):
-        assert page.answer == "3 change points, in grpo, ppo."
-        assert re.sub("<[^>]+>", "", text[text.index("<h1>") : text.index("</h1>")]) == page.answer
+        assert page.answer == "1 change of a source's code changed metrics of grpo, ppo."
+        assert html.unescape(re.sub("<[^>]+>", "", text[text.index("<h1>") : text.index("</h1>")])) == page.answer
         assert page.counts == "55 runs of 3 cases in 6 sessions, 2026-11-21 to 2026-11-26"
-        entropy = next(line for line in history_page.text(page) if "entropy" in line)
-        assert entropy == (
-            f"change      ppo, B, actor/entropy: 0.685547 -> 1.02832 (changed) from ppo_b of {made.NAMES[2]} (v2-2) "
-            f"to ppo_b of {made.NAMES[3]} (v2-3); the runs repeat themselves"
+        [change] = [line for line in history_page.text(page) if line.startswith("change")]
+        assert re.fullmatch(
+            r"change      git:x@main: grpo, timing_s/step: [\d.]+ -> [\d.]+ \(worse\) "
+            rf"from grpo_b_3 of {made.NAMES[2]} \(v2-2\) to grpo_b of {made.NAMES[3]} \(v2-3\); p 0\.\d+; 2 more metrics",
+            change,
         )
+
+    def test_curves_come_before_the_one_row_of_a_change_of_code_which_folds_all_but_the_worst(self, text):
+        assert text.rindex("<svg") < text.index('id="changes"')
+        card = text[text.index('id="changes"') :].split("</section>")[0]
+        assert card.count("<tr>") == 2
+        shown, folded = card.split("<summary>2 more metrics</summary>")
+        assert ("grpo, timing_s/step" in shown, "critic/score/mean" in shown) == (True, False)
+        assert "grpo, critic/score/mean" in folded
+        assert "ppo, actor/entropy: 0.685547 -&gt; 1.02832 (changed); the runs repeat themselves" in folded
+
+    def test_a_key_names_each_series_once_and_folds_what_is_too_long(self):
+        many = [dataclasses.replace(each, source=f"path:/b{at}") for at, each in enumerate(series([0.5] * 15))]
+        keys = Parsed(history_page.html(history_page.Page(history.of(many)))).texts
+        assert [text for text in keys if "(1 session)" in text] == [
+            f"\N{NO-BREAK SPACE}path:/b{at} (1 session)" for at in range(15)
+        ]
+        assert "3 more" in keys
+        assert len({trends.look(at)[:2] for at in range(35)}) == 35
 
     def test_every_metric_has_a_curve_and_every_change_point_a_mark(self, page, text):
         groups = [each["id"] for each in Parsed(text).all("g") if "id" in each]
@@ -279,7 +353,7 @@ class TestPage:
         assert text.count("<svg") == len(drawn) == 8 + 10 + 4
         for at, number, trend in drawn:
             name = f"trend-{at}-{number}"
-            assert {f"{name}-a", f"{name}-b"} <= set(groups)
+            assert {f"{name}-line-0", f"{name}-line-1"} <= set(groups)
             assert len([each for each in groups if each.startswith(f"{name}-mark-")]) == len(trend.changes)
 
     def test_every_element_is_closed_and_can_be_read_without_seeing_it(self, page, text):
@@ -292,9 +366,9 @@ class TestPage:
         trend = next(trend for trend in group.trends if trend.metric == "actor/entropy")
         assert trends.sentence(group, trend) in labels
         assert trends.sentence(group, trend).startswith(
-            "actor/entropy, 6 sessions. A begins with 0.685547 and ends with 0.685547. B begins with"
+            f"actor/entropy, 6 sessions. pypi:1 {made.EVIL} begins with 0.685547 and ends with 0.685547. git:x@main begins with"
         )
-        assert "B changes from 0.685547 to 1.02832 with ppo_b of" in trends.sentence(group, trend)
+        assert "git:x@main changes from 0.685547 to 1.02832 with ppo_b of" in trends.sentence(group, trend)
         targets = {each["href"][1:] for each in parsed.all("a") if each["href"].startswith("#")}
         assert targets <= {attributes["id"] for _, attributes in parsed.found if "id" in attributes}
 
@@ -343,9 +417,11 @@ class TestFailedChecks:
         assert {each.session: each.failed_checks for each in points} == dict(zip(made.NAMES, (0, 2, 0), strict=False))
 
     def test_are_shown_with_the_answer_and_with_each_change_that_they_may_explain(self, doubtful):
-        assert doubtful.answer == ("1 change point, in ppo, of which 1 may not be about the code that was asked for.")
+        assert doubtful.answer == (
+            "1 change of a source's code changed metrics of ppo, of which 1 may not be about the code that was asked for."
+        )
         assert history_page.text(doubtful)[1:] == [
-            f"change      ppo, B, actor/entropy: 0.685547 -> 1.02832 (changed) from ppo_b of {made.NAMES[2]} (v2-2) "
+            f"change      git:x@main: ppo, actor/entropy: 0.685547 -> 1.02832 (changed) from ppo_b of {made.NAMES[2]} (v2-2) "
             f"to ppo_b of {made.NAMES[3]} (v2-3); the runs repeat themselves; {self.WORDS}",
             f"in doubt    {made.NAMES[3]}: {self.WORDS}",
         ]
@@ -360,8 +436,8 @@ class TestFailedChecks:
         assert text.count("<td>change, checks failed</td>") == 1
         assert text.count("<td>checks failed</td>") == len(values) - 1
         assert sum(each.get("id", "").endswith("-doubt") for each in parsed.all("g")) == len(shown)
-        assert text.count("B changes (checks failed)") == 1
-        assert f"the runs repeat themselves; {self.WORDS}</td>" in text
+        assert text.count(">v2-3 (checks failed)<") == 1
+        assert f"the runs repeat themselves; {self.WORDS}</p>" in text
         card = text[text.index('id="doubts"') :]
         assert f'<th scope="row">{made.NAMES[3]}</th><td>{self.WORDS}</td>' in card
         assert '<a href="#doubts">in doubt</a>' in text
@@ -373,14 +449,14 @@ class TestFailedChecks:
             for each in past.of(root)[0]
             if each.case == "ppo"
         ]
-        [change] = [each for each in history.of(points)[0].changes if each.metric == "actor/entropy"]
+        [change] = [each for each in changes_of(history.of(points)) if each.metric == "actor/entropy"]
         assert change.doubt == self.WORDS
 
     @pytest.mark.parametrize(("at", "doubts"), [(2, [1, 0]), (10, [1, 1]), (20, [0, 1])])
     def test_put_a_change_in_doubt_that_is_found_by_statistics_from_such_runs(self, at, doubts):
         points = series([*[0.1] * 8, *[0.5] * 8, *[0.9] * 8])
         points[at] = dataclasses.replace(points[at], failed_checks=1)
-        changes = [each for each in history.of(points)[0].changes if each.metric == "critic/score/mean"]
+        changes = [each for each in changes_of(history.of(points)) if each.metric == "critic/score/mean"]
         assert [each.doubt for each in changes] == [self.WORDS if each else "" for each in doubts]
 
 

@@ -32,7 +32,7 @@ def of(root: SharedRoot) -> tuple[list[Point], list[Left]]:
             why, runs, failed = _damaged(error), [], 0
         if why:
             left.append(Left(session.path.name, why))
-        for run, case, side, job in runs:
+        for run, case, side, job in sorted(runs, key=lambda each: each[2]):  # A first: its code is mostly the older one
             try:
                 if job["submission_id"] not in seen:
                     seen.add(job["submission_id"])
@@ -86,16 +86,17 @@ def _point(
         time=time,
         code=job["plan"]["code_id"],
         tree=code.get("tree_sha256") or job["plan"]["code_id"],
-        source=_source(code),
+        source=str(code.get("source") or ""),
+        revision=_revision(code),
         log=os.path.relpath(here.driver_log, root.sessions),
         decisive=tuple(verdict.decisive_of(case)),
         ignore=case.ignore,
     )
 
 
-def _source(code: Mapping[str, Any]) -> str:
-    """Where the code came from: `pypi:0.9.1`, `git:URL@main, commit 0123456789ab`."""
-    source, revision = str(code.get("source") or ""), str(code.get("revision") or "")
-    if revision and not source.endswith(revision):
-        source += f", commit {revision[:12]}"
-    return source + (", with changes" if code.get("dirty") else "")
+def _revision(code: Mapping[str, Any]) -> str:
+    """What the source alone does not say: `commit 0123456789ab, with changes`; empty for a release."""
+    revision = str(code.get("revision") or "")
+    is_said = str(code.get("source") or "").endswith(revision)
+    parts = [*([] if is_said else [f"commit {revision[:12]}"]), *(["with changes"] if code.get("dirty") else [])]
+    return ", ".join(parts)
