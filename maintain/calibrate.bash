@@ -6,7 +6,7 @@ calibrate::python() { venv::script maintain/calibrate.py "$@"; }
 # calibrate::next NAME PAIRS [WORKLOAD]: puts the next run's words into the array NAME; false if none is left.
 calibrate::next() {
   local -n _words=$1
-  answer::words _words calibrate::python next "${@:2}" || exit "$?" # errexit is off behind `while`
+  output::read_words _words calibrate::python next "${@:2}" || exit "$?" # errexit is off behind `while`
   ((${#_words[@]} > 0))
 }
 

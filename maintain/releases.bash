@@ -22,7 +22,7 @@ releases::find_rows() {
   local row found=()
   [[ ${PROFILE-} == @(|auto|cpu) ]] ||
     cli::die 2 "PROFILE='${PROFILE}' (from ${ENV_ORIGIN[PROFILE]}) is not usable: releases are tried in rehearsals; use cpu, or leave it out."
-  answer::lines found releases::python rows "$@"
+  output::read_lines found releases::python rows "$@"
   for row in "${found[@]}"; do
     if [[ $row == main-* && -z ${VERL_MAIN-} ]]; then
       log::skip "${row} (VERL_MAIN is empty: set it to git:URL@REF or path:DIR)"
@@ -38,7 +38,7 @@ releases::settle() {
   local found=()
   export PROFILE=cpu FORCE='' JOBSPEC='' OVERRIDES='' OVERRIDES_FILE='' DRY_RUN='' JSON='' MAX_RUNNING=''
   unset CODE_ID CODE_A CODE_B WORKLOAD JOB WAIT SUBMISSION_ID VERL_SOURCE
-  answer::lines found releases::_defaults
+  output::read_lines found releases::_defaults
   export CLUSTER_NAME=${found[0]} WORKDIR=${found[1]}
   IMAGE=${found[2]}
 }

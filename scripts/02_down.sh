@@ -13,4 +13,4 @@ env::load
 log::step "take ${CLUSTER_NAME} down"
 cluster::lock
 nodes::ensure_down
-made::forget
+cluster_knobs::forget

@@ -25,7 +25,7 @@ bisect::begin() {
 bisect::open() {
   local words=()
   verify::refuse_knobs 'the search has its own' VERL_REPO GOOD BAD SUITE CASE DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
-  answer::words words helper::run head bisect open "--name=${BISECT}" --cluster "$CLUSTER_NAME"
+  output::read_words words helper::run head bisect open "--name=${BISECT}" --cluster "$CLUSTER_NAME"
   BISECT_SEARCH=${words[0]}
   bisect::_clone "${words[@]:1}"
 }
@@ -104,7 +104,7 @@ bisect::_list() { bisect::_git log --no-color --format='%h %s' "${BISECT_GOOD}..
 # bisect::_tell_cost: the commits, and how many runs it takes at most if each of them can be judged.
 bisect::_tell_cost() {
   local commits=() steps=0 line
-  answer::lines commits bisect::_list
+  output::read_lines commits bisect::_list
   while ((1 << steps < ${#commits[@]})); do steps=$((steps + 1)); done
   for line in "${commits[@]::20}"; do log::info "$line"; done
   ((${#commits[@]} <= 20)) || log::info "and $((${#commits[@]} - 20)) more"
@@ -122,7 +122,7 @@ bisect::_helper() { helper::run head bisect "$1" --search "$BISECT_SEARCH" "${@:
 # bisect::_session ROLE COMMIT_A COMMIT_B: a regression session, made, continued, or over already. Its verdict is not our exit status.
 bisect::_session() {
   local state=() code_a code_b status=0 environment=() file
-  answer::words state bisect::_helper session --role "$1"
+  output::read_words state bisect::_helper session --role "$1"
   case ${state[0]} in
     over) return ;;
     open) environment=(-u SUITE "SESSION=${state[1]}") ;;
@@ -193,7 +193,7 @@ bisect::finish() {
   local commit parent about possible=()
   commit=$(bisect::_first_bad)
   if [[ -z $commit ]]; then
-    answer::lines possible bisect::_possible
+    output::read_lines possible bisect::_possible
     bisect::_helper finish "--possible=${possible[*]}" </dev/null
     return
   fi

@@ -69,13 +69,13 @@ cli::_refuse_argument() {
   [[ $argument != *=* ]] || shown+='=…'
   shown="'${shown}' is not an argument of ${0##*/}"
   # shellcheck disable=SC2086  # words, one each
-  [[ $argument == *=* ]] || nearest=$(word::nearest "$argument" --help ${words//'['*']'/})
+  [[ $argument == *=* ]] || nearest=$(spelling::nearest "$argument" --help ${words//'['*']'/})
   [[ -z $words ]] || takes="It takes ${words// / or }"
   [[ -z $nearest ]] || cli::die 2 "${shown}: did you mean ${nearest}? ${takes}."
   # --dry-run, --dryrun, --keep=3 and KEEP=3 probably all mean a knob.
   knob=${argument%%=*} knob=${knob##-} knob=${knob##-} knob=${knob//-/_}
   knob::read
-  knob=$(word::nearest "$knob" "${KNOB_NAMES[@]}")
+  knob=$(spelling::nearest "$knob" "${KNOB_NAMES[@]}")
   [[ -n $knob ]] || cli::die 2 "${shown}: ${takes,}, see --help."
   [[ -e ${REPO_DIR}/${command} ]] || command=$(cd "$REPO_DIR" && { compgen -G "*/${0##*/}" || compgen -G "*/*/${0##*/}"; })
   [[ ${KNOB_TYPE[$knob]} == boolean ]] && knob+='=1' || knob+='=…'
@@ -98,7 +98,7 @@ cli::_check_make() {
   nearest=$(cli::_instead_of "$word")
   [[ -z $nearest ]] || cli::die 2 "'${word}' is no longer a target of make: run '${nearest}'."
   mapfile -t names < <(sed -nE 's/^([a-z][a-z-]*):.*## .*/\1/p' "${REPO_DIR}/Makefile")
-  nearest=$(word::nearest "$word" "${names[@]}")
+  nearest=$(spelling::nearest "$word" "${names[@]}")
   [[ -z $nearest ]] || use=Use
   cli::die 2 "'$(cli::shown "$word")' is not a target of make: ${nearest:+did you mean ${nearest}? }${use} one of those that 'make' lists."
 }

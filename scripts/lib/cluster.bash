@@ -30,7 +30,7 @@ cluster::ensure_directories() {
   mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets"
   chmod 700 "${WORKDIR}/secrets"
   owner::ensure_id
-  # shellcheck disable=SC2034  # for made::describe
+  # shellcheck disable=SC2034  # for cluster_knobs::describe
   [[ -n $RUN_AS ]] || ENV_ORIGIN[RUN_AS]='the owner of WORKDIR'
   RUN_AS=$(engine::user)
   export RUN_AS
@@ -62,9 +62,9 @@ cluster::ensure_head() {
   fi
   # A dead part of Ray is not restarted, and without one of these a head is useless.
   if cluster::_has "$running" "${CLUSTER_HEAD_PARTS[@]}"; then
-    changed=$(made::changed head GCS_PORT)
+    changed=$(cluster_knobs::changed head GCS_PORT)
     [[ -z $changed ]] ||
-      cli::die 2 "$(made::describe "$changed"), and Ray runs with the old port: give ${changed} again, or run 'make down up'."
+      cli::die 2 "$(cluster_knobs::describe "$changed"), and Ray runs with the old port: give ${changed} again, or run 'make down up'."
     log::ok "head: Ray runs, with the GCS on port ${GCS_PORT}"
     return
   fi
@@ -130,13 +130,13 @@ cluster::_list_packages_of() { ! helper::run "$1" list-packages --cluster "$CLUS
 cluster::tell_unused_knobs() {
   local node changed every=() nodes=()
   for node in $(node::list); do
-    answer::lines changed made::changed "$node"
+    output::read_lines changed cluster_knobs::changed "$node"
     ((${#changed[@]} > 0)) || continue
     every+=("${changed[@]}") nodes+=("$node")
   done
   ((${#nodes[@]} > 0)) || return 0
   mapfile -t every < <(printf '%s\n' "${every[@]}" | sort -u)
-  log::warn "$(made::describe "${every[@]}"): Ray runs on ${nodes[*]} and keeps the old value; 'make down up' applies the new one."
+  log::warn "$(cluster_knobs::describe "${every[@]}"): Ray runs on ${nodes[*]} and keeps the old value; 'make down up' applies the new one."
 }
 
 # cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.
@@ -209,7 +209,7 @@ cluster::_start() {
     "${ray[@]}" start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark},owner=${OWNER_ID}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
   # shellcheck disable=SC2046  # names of knobs, one word each
-  made::keep "$node" $(cluster::_knobs "$node")
+  cluster_knobs::keep "$node" $(cluster::_knobs "$node")
 }
 
 # cluster::_knobs NODE: the knobs that `ray start` uses there.

@@ -4,7 +4,7 @@
 # debugger::show JOB: the breakpoints, and how VS Code reaches them.
 debugger::show() {
   local forwards=() said=()
-  answer::words said helper::run head breakpoints "$1" --with-ports
+  output::read_words said helper::run head breakpoints "$1" --with-ports
   printf '%s\n' "${said[0]}"
   tunnel::of_ports forwards "${said[1]}"
   printf '\nForward, where VS Code runs:\n'

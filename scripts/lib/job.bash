@@ -144,7 +144,7 @@ job::_is_sent() { ! kill -0 "${JOB_SENDER:-$!}" 2>/dev/null; }
 # job::need_idle DOING CURE: no job of this cluster runs, waits or is being submitted; or FORCE=1 ends the live ones.
 job::need_idle() {
   local live=() shown
-  answer::lines live job::list_live || {
+  output::read_lines live job::list_live || {
     [[ $FORCE == 1 ]] ||
       cli::die 1 "Nothing says which jobs are live on ${CLUSTER_NAME} (the reason is above): fix that, or set FORCE=1."
     log::warn "nothing says which jobs are live on ${CLUSTER_NAME}, and FORCE=1 goes on"
@@ -211,7 +211,7 @@ job::_is_head_back() { node::is_alive head && (node::exec head true) >/dev/null 
 # job::stop JOB: stops it, waits until it is over, and ends what is left of it.
 job::stop() {
   local id_and_directory
-  answer::lines id_and_directory helper::run head stop "$1" "--cluster=${CLUSTER_NAME}" --deadline=60
+  output::read_lines id_and_directory helper::run head stop "$1" "--cluster=${CLUSTER_NAME}" --deadline=60
   job::end_leftovers "${id_and_directory[@]}"
 }
 

@@ -49,7 +49,7 @@ knob::refuse_name() {
   [[ ! -v KNOB_GONE[$1] ]] || cli::die 2 "$1 ($2) is no longer a knob: ${KNOB_GONE[$1]}."
   [[ $(<"${REPO_DIR}/env/rocm.env") != *$'\n'"export $1="* ]] ||
     cli::die 2 "$1 ($2) is no longer a knob: the workers get it from a line 'export $1=…' in env/local.env."
-  nearest=$(word::nearest "$1" "${KNOB_NAMES[@]}")
+  nearest=$(spelling::nearest "$1" "${KNOB_NAMES[@]}")
   [[ -z $nearest ]] || use=Use
   cli::die 2 "$(cli::shown "$1") ($2) is not a knob: ${nearest:+did you mean ${nearest}? }${use} the knobs of env/defaults.env; export other variables, such as secrets, before you run the command."
 }
@@ -143,11 +143,11 @@ knob::cure() {
     'such as '*) cure="use a value ${type%% matching *}" ;;
     'list of '*)
       cure="use some of ${list%, }, separated by commas"
-      nearest=$(word::nearest "$(knob::_first_stranger "$value")" "${choices[@]}")
+      nearest=$(spelling::nearest "$(knob::_first_stranger "$value")" "${choices[@]}")
       ;;
     'one of '*)
       cure="use one of ${list%, }"
-      nearest=$(word::nearest "$value" "${choices[@]}")
+      nearest=$(spelling::nearest "$value" "${choices[@]}")
       ;;
     *) cure='name a path' ;;
   esac

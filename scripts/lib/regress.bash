@@ -1,7 +1,7 @@
 # The only `source` of every script: strict mode, then the libraries. Sourcing it does nothing else.
 # shellcheck shell=bash
 set -euo pipefail
-shopt -s inherit_errexit lastpipe # lastpipe: answer.bash
+shopt -s inherit_errexit lastpipe # lastpipe: output.bash
 
 # Variables by which the tools that we run take options, configuration or code. Whoever wants those writes them into the tools' own
 # files (~/.gitconfig, pip.conf): none comes from the shell, the git hook or the CI job that we were started in.
@@ -18,7 +18,7 @@ CALLER_DIR=$PWD
 readonly REPO_DIR CALLER_DIR
 cd "$REPO_DIR" # rule-ok: wherever a script is typed, paths of knobs mean the same
 
-for _noun in log word answer knob env cli wait lock venv owner node made cluster helper deps artefact snapshot secret job dashboard tunnel debugger verify bisect lifecycle/login lifecycle/shared lifecycle/allocation lifecycle/hosts lifecycle/hosts_check lifecycle/hosts_put lifecycle/engine lifecycle/image lifecycle/compose lifecycle/legacy lifecycle/prereq lifecycle/batch; do
+for _noun in log spelling output knob env cli wait lock venv owner node cluster_knobs cluster helper deps artefact snapshot secret job dashboard tunnel debugger verify bisect lifecycle/login lifecycle/shared lifecycle/allocation lifecycle/hosts lifecycle/hosts_check lifecycle/hosts_put lifecycle/engine lifecycle/image lifecycle/compose lifecycle/legacy lifecycle/prereq lifecycle/batch; do
   # shellcheck disable=SC1090  # the list above is the index of what is sourced
   source "${REPO_DIR}/scripts/lib/${_noun}.bash"
 done

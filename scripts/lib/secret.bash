@@ -14,7 +14,7 @@ secret::read_all() {
   local - spec=$1 name file named=()
   set +x
   shift
-  answer::words named helper::run_in head secrets "$@"
+  output::read_words named helper::run_in head secrets "$@"
   set -- "${named[@]}"
   while (($# > 0)); do
     name=$1 file=$2

@@ -26,3 +26,10 @@ tunnel::of_ports() {
 tunnel::dashboard_port() {
   if [[ -n $TUNNEL_PORT ]]; then printf '%s\n' "$TUNNEL_PORT"; else printf '%s\n' "$DASHBOARD_PORT"; fi
 }
+
+# tunnel::as_typed WORD...: the words as a command line that can be typed into a shell.
+tunnel::as_typed() {
+  local line
+  printf -v line '%q ' "$@"
+  printf '%s\n' "${line% }"
+}

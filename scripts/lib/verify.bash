@@ -31,7 +31,7 @@ verify::begin() {
 verify::open() {
   local words=()
   verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
-  answer::words words helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME"
+  output::read_words words helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME"
   VERIFY_SESSION=${words[0]}
   declare -gA VERIFY_CODE=([A]=${words[1]} [B]=${words[2]})
 }
@@ -68,14 +68,14 @@ verify::suite_file() {
   [[ ! -f ${REPO_DIR}/suites/${file}.yaml ]] || { printf '%s\n' "${REPO_DIR}/suites/${file}.yaml" && return; }
   known=("${REPO_DIR}"/suites/*.yaml)
   known=("${known[@]##*/}")
-  nearest=$(word::nearest "$file" "${known[@]%.yaml}")
+  nearest=$(spelling::nearest "$file" "${known[@]%.yaml}")
   cli::die 2 "SUITE='$(cli::shown "$SUITE")' (from ${ENV_ORIGIN[SUITE]}) is neither a file nor a suite: ${nearest:+did you mean ${nearest}? }Name a file, or one of ${known[*]%.yaml}."
 }
 
 # verify::_check_suite FILE: the suite can be used, and its JobSpecs exist. Nothing is created before.
 verify::_check_suite() {
   local specs=() spec file
-  answer::words specs helper::run_in head verify suite "--name=${SUITE}" "--only=${ONLY}" <"$1"
+  output::read_words specs helper::run_in head verify suite "--name=${SUITE}" "--only=${ONLY}" <"$1"
   for spec in "${specs[@]}"; do
     file=${spec/#\~\//${HOME}/}
     [[ -f $file ]] ||
@@ -176,6 +176,6 @@ verify::_next() {
   local args=(--session "$VERIFY_SESSION")
   transport::load # the head may be another one than before
   verify::_budget args
-  answer::words _words helper::run head verify next "${args[@]}" || exit "$?" # errexit is off behind `while`
+  output::read_words _words helper::run head verify next "${args[@]}" || exit "$?" # errexit is off behind `while`
   ((${#_words[@]} > 0))
 }

@@ -43,7 +43,7 @@ allocation::_set_unless_given() {
 allocation::load() {
   [[ -z ${ALLOCATION_HOSTS[*]:-} ]] || return 0 # an allocation keeps its hosts
   _ALLOCATION_LIST=$(allocation::running_on)
-  answer::lines ALLOCATION_HOSTS scontrol show hostnames "$_ALLOCATION_LIST" || allocation::_refuse_scontrol hostnames
+  output::read_lines ALLOCATION_HOSTS scontrol show hostnames "$_ALLOCATION_LIST" || allocation::_refuse_scontrol hostnames
   allocation::_set_workers
 }
 
@@ -119,7 +119,7 @@ allocation::load_addresses() {
   ((${#_ALLOCATION_ADDRESS[@]} == 0)) || return 0
   login::ensure_files
   if [[ ! -s $file ]]; then
-    answer::lines lines allocation::_names || allocation::_refuse_scontrol node
+    output::read_lines lines allocation::_names || allocation::_refuse_scontrol node
     for line in "${lines[@]}"; do name_of[${line% *}]=${line#* }; done
     for node in $(node::list_workers); do names+=("$node" "${name_of[$(allocation::host "$node")]:-}"); done
     { allocation::_resolve head "${names[@]}" && allocation::_resolve worker-0 head "${name_of[$(allocation::host head)]:-}"; } >"${file}.${BASHPID}" || status=$?

@@ -134,7 +134,7 @@ compose::ensure_up() {
   other=$(compose::owners | owner::first_other)
   owner::need_own_or_adopt "$other"
   compose::_compare "$other"
-  answer::lines changed made::changed containers
+  output::read_lines changed cluster_knobs::changed containers
   ((${#remade[@]} + ${#surplus[@]} == 0)) || why=$(compose::_why "$other")
   ((${#ended[@]} == 0)) || compose::_need_idle "$why"
   [[ -z $other ]] || compose::_remove_all
@@ -148,7 +148,7 @@ compose::ensure_up() {
   ((${#missing[@]} == 0)) || log::changed "containers brought up: ${missing[*]/#/${CLUSTER_NAME}-}"
   ((${#remade[@]} + ${#missing[@]} > 0)) || log::ok "containers run: $(node::list | sed "s/^/${CLUSTER_NAME}-/" | paste -sd' ')"
   # shellcheck disable=SC2046  # names of knobs, one word each
-  made::keep containers $(compose::_knobs)
+  cluster_knobs::keep containers $(compose::_knobs)
   engine::keep
   hosts::keep
 }
@@ -188,9 +188,9 @@ compose::_remove_all() {
 compose::_remove_at() {
   local ids=() names=() networks=()
   ! hosts::are_several || hosts::is_answering "$1" || return 0
-  answer::lines ids compose::list_at "$1" '{{.ID}}'
-  answer::lines names compose::list_at "$1" '{{.Names}}'
-  answer::lines networks hosts::docker "$1" network ls --quiet --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}"
+  output::read_lines ids compose::list_at "$1" '{{.ID}}'
+  output::read_lines names compose::list_at "$1" '{{.Names}}'
+  output::read_lines networks hosts::docker "$1" network ls --quiet --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}"
   ((${#ids[@]} == 0)) || hosts::docker "$1" rm --force "${ids[@]}" >/dev/null
   ((${#networks[@]} == 0)) || hosts::docker "$1" network rm "${networks[@]}" >/dev/null
   ((${#names[@]} == 0)) || printf 'container %s\n' "${names[@]}"
@@ -249,7 +249,7 @@ compose::_why() {
   if [[ -n $1 ]]; then
     printf 'ADOPT=1 takes them over\n'
   elif ((${#changed[@]} > 0)); then
-    made::describe "${changed[@]}"
+    cluster_knobs::describe "${changed[@]}"
   elif ((${#remade[@]} == 0)); then
     printf 'WORKERS is %s from %s\n' "$WORKERS" "${ENV_ORIGIN[WORKERS]}"
   else

@@ -88,7 +88,7 @@ nodes::show_forwards() {
   read -r -a words <<<"${SSH_CONNECTION:-}"
   [[ ${words[3]:-22} != 22 ]] || words[3]=''
   login::forward argv "${OWNER_USER}@${words[2]:-$(uname -n)}" "${words[3]}" "${specs[@]}"
-  word::typed "${argv[@]}"
+  tunnel::as_typed "${argv[@]}"
 }
 
 # nodes::owners: the owners of the containers with our names, as ID|USER|WORKDIR, seen when the script started.

@@ -24,8 +24,8 @@ engine::choose() {
   [[ $ENGINE != podman ]] || engine::use_podman
 }
 
-# engine::keep: the scripts after `make up` use the same engine, also without the knob (made::forget ends that).
-engine::keep() { made::keep engine CONTAINER_ENGINE; }
+# engine::keep: the scripts after `make up` use the same engine, also without the knob (cluster_knobs::forget ends that).
+engine::keep() { cluster_knobs::keep engine CONTAINER_ENGINE; }
 
 # engine::_made: the engine of the cluster that is up, from engine::keep; prints nothing if there is none.
 engine::_made() {

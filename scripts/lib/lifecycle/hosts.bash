@@ -85,7 +85,7 @@ hosts::_take_gpus() {
   _HOSTS_GPUS[$1]=$2
 }
 
-# hosts::_kept: where `make up` records which hosts it used; they are forgotten with the cluster (made::forget).
+# hosts::_kept: where `make up` records which hosts it used; they are forgotten with the cluster (cluster_knobs::forget).
 hosts::_kept() { printf '%s/clusters/%s/hosts\n' "$WORKDIR" "$CLUSTER_NAME"; }
 
 # hosts::keep: records them. An allocation keeps its hosts: they are recorded before anything is put there (hosts::prepare).
@@ -105,7 +105,7 @@ hosts::keep() {
 # the file names.
 hosts::need_same_file() {
   local was node host
-  was=$(made::changed containers HOSTS_FILE)
+  was=$(cluster_knobs::changed containers HOSTS_FILE)
   [[ -z $was ]] ||
     cli::die 2 "The cluster ${CLUSTER_NAME} was brought up with HOSTS_FILE='${was#*=}', but HOSTS_FILE is now '${HOSTS_FILE}' (from ${ENV_ORIGIN[HOSTS_FILE]}): give the old value, or run 'make down HOSTS_FILE=${was#*=}' first."
   was=$(hosts::_kept)
@@ -227,6 +227,6 @@ hosts::show_forwards() {
   for forward; do
     IFS=: read -r _ node port <<<"$forward"
     login::forward argv "${LOGIN_TARGET[$node]:-${OWNER_USER}@$(uname -n)}" "${LOGIN_PORT[$node]:-}" "${forward%%:*}:127.0.0.1:${port}"
-    word::typed "${argv[@]}"
+    tunnel::as_typed "${argv[@]}"
   done
 }

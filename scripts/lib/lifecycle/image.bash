@@ -109,13 +109,13 @@ image::_fetch_wheels() {
   for minor in {36..17}; do target+=(--platform "manylinux_2_${minor}_$(uname -m)"); done
   target+=(--platform "manylinux2014_$(uname -m)")
   [[ -z $TORCH_INDEX_URL ]] || target+=(--extra-index-url "$TORCH_INDEX_URL")
-  answer::lines wanted image::_packages
+  output::read_lines wanted image::_packages
   share=$(((${#wanted[@]} + IMAGE_FETCHERS - 1) / IMAGE_FETCHERS))
   for ((i = 0; i < ${#wanted[@]}; i += share)); do
     cli::part image::_pip "${log}.${i}" download --no-deps "${target[@]}" --dest "$house" "${wanted[@]:i:share}"
   done
   cli::await_parts
-  answer::lines sources find "$house" -maxdepth 1 -name '*.tar.gz' -o -maxdepth 1 -name '*.zip'
+  output::read_lines sources find "$house" -maxdepth 1 -name '*.tar.gz' -o -maxdepth 1 -name '*.zip'
   for ((i = 0; i < ${#sources[@]}; i++)); do
     cli::part image::_pip "${log}.build.${i}" wheel --no-deps --wheel-dir "$house" "${sources[i]}"
   done
@@ -211,7 +211,7 @@ image::_build() {
     docker logs --tail 20 "$id" >&2
     cli::die 1 "Building ${image} with docker/install.sh failed (exit ${status}); its last lines are above."
   }
-  answer::lines config grep -v '^#' "${REPO_DIR}/docker/config"
+  output::read_lines config grep -v '^#' "${REPO_DIR}/docker/config"
   log::while 'writing the image' -- engine::commit "${config[@]/#/--change=}" "$id" "$image"
   log::while 'removing what it was made in' -- image::_remove "$id"
   log::changed "node image ${image} ($(docker image inspect --format '{{.Size}}' "$image" | numfmt --to=si)B, on ${base})"

@@ -1,8 +1,8 @@
-# lifecycle/srun: what differs for the hosts of a Slurm allocation from other nodes that exist already (lifecycle/existing).
+# lifecycle/srun: what differs for the hosts of a Slurm allocation from other nodes that exist already (lifecycle/existing_nodes).
 # shellcheck shell=bash
 
-# shellcheck source=scripts/lib/lifecycle/existing.bash
-source "${REPO_DIR}/scripts/lib/lifecycle/existing.bash"
+# shellcheck source=scripts/lib/lifecycle/existing_nodes.bash
+source "${REPO_DIR}/scripts/lib/lifecycle/existing_nodes.bash"
 
 # nodes::shown PATH: a path of the nodes, as the user can use it: a cluster's file systems have the same paths everywhere.
 nodes::shown() { printf '%s\n' "$1"; }

@@ -1,8 +1,8 @@
-# lifecycle/ssh: what differs for nodes that we log in to from other nodes that exist already (lifecycle/existing).
+# lifecycle/ssh: what differs for nodes that we log in to from other nodes that exist already (lifecycle/existing_nodes).
 # shellcheck shell=bash
 
-# shellcheck source=scripts/lib/lifecycle/existing.bash
-source "${REPO_DIR}/scripts/lib/lifecycle/existing.bash"
+# shellcheck source=scripts/lib/lifecycle/existing_nodes.bash
+source "${REPO_DIR}/scripts/lib/lifecycle/existing_nodes.bash"
 
 # nodes::shown PATH: a path of the nodes, as the user who typed the command can use it: it is only on the nodes.
 nodes::shown() {

@@ -32,7 +32,7 @@ srun::_run() {
     exec {out}>&1
     {
       exec {own}>&1 1>&"$out" {out}>&-
-      exec "${words[@]}" --input="$input" --error="/dev/fd/${own}" --open-mode=append "${SRUN_CONTAINER[@]}" /bin/sh -c "$(existing::command "$@")" 2>"$said"
+      exec "${words[@]}" --input="$input" --error="/dev/fd/${own}" --open-mode=append "${SRUN_CONTAINER[@]}" /bin/sh -c "$(existing_nodes::command "$@")" 2>"$said"
     } | tee -- "${said}.own" >&2 {out}>&-
     exit "${PIPESTATUS[0]}" # errexit is off before `||`
   ) || status=$?
@@ -60,7 +60,7 @@ transport::spawn() {
   (
     srun::_close_files
     # Slurm sends SIGTERM to the whole step: if the shell ended of it, Slurm would kill the others at once.
-    exec setsid "${words[@]}" --input=all "${SRUN_CONTAINER[@]}" /bin/sh -c "trap '' TERM; $(existing::command "$node" python3 - "$@")"
+    exec setsid "${words[@]}" --input=all "${SRUN_CONTAINER[@]}" /bin/sh -c "trap '' TERM; $(existing_nodes::command "$node" python3 - "$@")"
   ) <"${REPO_DIR}/py/verl_regress/cluster/hold.py" >"$said" 2>&1 &
   _SRUN_SPAWNING=$!
   wait::until "$CLUSTER_TIMEOUT" srun::_is_spawning_over grep -qx started "$said" || status=$?
@@ -80,8 +80,8 @@ srun::_close_files() {
   done
 }
 
-# existing::forward ARRAY NODE LOCAL:HOST:PORT...
-existing::forward() { login::forward "$1" "$(allocation::host "$2")" '' "${@:3}"; }
+# existing_nodes::forward ARRAY NODE LOCAL:HOST:PORT...
+existing_nodes::forward() { login::forward "$1" "$(allocation::host "$2")" '' "${@:3}"; }
 
 transport::is_alive() {
   local words=()
@@ -100,10 +100,10 @@ transport::image() { :; }
 # srun::directory: of this allocation on each host: Ray's token and its files. Short, because the path of a socket has at most 107 bytes.
 srun::directory() { printf '/tmp/verl-regress-job%s\n' "$SLURM_JOB_ID"; }
 
-# existing::environment NODE: the lines of sh that give a command there its environment. Slurm hands out AMD's GPUs by
+# existing_nodes::environment NODE: the lines of sh that give a command there its environment. Slurm hands out AMD's GPUs by
 # ROCR_VISIBLE_DEVICES, which verl refuses: HIP's own variable has the same meaning without it. What verl, torch and Python leave
 # in TMPDIR goes with our directory; Slurm itself sets TMPDIR=/tmp.
-existing::environment() {
+existing_nodes::environment() {
   # shellcheck disable=SC2016  # expanded on the node
   printf '%s\n' "export SHARED_ROOT='${SHARED_ROOT}' RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$(srun::directory)/ray.token RAY_USAGE_STATS_ENABLED=0
 export RAY_TMPDIR=$(srun::directory) VERL_REGRESS_NODE_IP=$(allocation::address "$1") PATH=\"${NODES_PATH:+${NODES_PATH}:}\$PATH\"" \
@@ -117,8 +117,8 @@ transport::_need() {
   allocation::load_addresses
 }
 
-# existing::need_all: their addresses are asked for together.
-existing::need_all() {
+# existing_nodes::need_all: their addresses are asked for together.
+existing_nodes::need_all() {
   local node answers
   for node in $(node::list); do transport::_need "$node"; done
   [[ -n $NODES_CONTAINER ]] || return 0

@@ -33,7 +33,7 @@ transport::exec() { transport::exec_in "$@"; }
 transport::exec_in() {
   local node=$1 said="${LOGIN_FILES}/${BASHPID}.said" status=0
   transport::_need "$node"
-  login::client "$node" -E "$said" -- "$(existing::command "$@")" || status=$?
+  login::client "$node" -E "$said" -- "$(existing_nodes::command "$@")" || status=$?
   if ((status == 255)) && { [[ -s $said ]] || ! login::is_connected "$node"; }; then
     cli::die 8 "The connection to the node '${node}' ($(ssh::_target "$node")) was lost while '${2}' ran there ($(login::last_words "$said")): check the node, then run this again."
   fi
@@ -61,8 +61,8 @@ transport::_need() {
   _SSH_SEEN[$1]=1
 }
 
-# existing::need_all: connects to all nodes at once, the head first: what is wrong is often wrong for all of them.
-existing::need_all() {
+# existing_nodes::need_all: connects to all nodes at once, the head first: what is wrong is often wrong for all of them.
+existing_nodes::need_all() {
   local node answers
   transport::_need head
   cli::temp_dir answers
@@ -70,11 +70,11 @@ existing::need_all() {
   for node in $(node::list_workers); do _SSH_SEEN[$node]=1; done
 }
 
-# existing::forward ARRAY NODE LOCAL:HOST:PORT...
-existing::forward() { login::forward "$1" "${LOGIN_TARGET[$2]}" "${LOGIN_PORT[$2]}" "${@:3}"; }
+# existing_nodes::forward ARRAY NODE LOCAL:HOST:PORT...
+existing_nodes::forward() { login::forward "$1" "${LOGIN_TARGET[$2]}" "${LOGIN_PORT[$2]}" "${@:3}"; }
 
-# existing::environment NODE: the lines of sh that give a command there its environment.
-existing::environment() {
+# existing_nodes::environment NODE: the lines of sh that give a command there its environment.
+existing_nodes::environment() {
   printf '%s\n' "export SHARED_ROOT='${SHARED_ROOT}' RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=\"\$HOME/$(ssh::token_path)\" RAY_USAGE_STATS_ENABLED=0
 set -- \$SSH_CONNECTION
 export VERL_REGRESS_NODE_IP=\"${_SSH_ADDRESS[$1]:-\$3}\" PATH=\"${_SSH_PATH[$1]:+${_SSH_PATH[$1]}:}\$PATH\""

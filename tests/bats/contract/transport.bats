@@ -101,7 +101,7 @@ over() { export TRANSPORT=$1 NODES_FILE="${BATS_TEST_TMPDIR}/nodes" SLURM_JOB_ID
     contract::hostile_words
   done
   # fish, csh and others interpret other characters, but no letters between single quotes.
-  run on existing::command worker-0 printf '%s\n' "it's" $'two\nlines' '$HOME' '!!'
+  run on existing_nodes::command worker-0 printf '%s\n' "it's" $'two\nlines' '$HOME' '!!'
   [[ $output =~ ^'exec sh -c '\''script=$(printf %s '[A-Za-z0-9+/=]+' | base64 -d) && eval "$script"'\'$ ]]
 }
 

@@ -166,7 +166,7 @@ TYPES
 
 @test "the nearest word: one edit in three letters, neighbours that are swapped are one" {
   while IFS='|' read -r word nearest; do
-    sandbox::run scripts/verb.sh word::nearest "$word" WORKERS WORKLOAD WAIT JSON CODE_ID CODE_A prepare test --help
+    sandbox::run scripts/verb.sh spelling::nearest "$word" WORKERS WORKLOAD WAIT JSON CODE_ID CODE_A prepare test --help
     [[ $output == "$nearest" ]] || fail "${word}: not '${nearest}'"
   done <<'CASES'
 WORKER|WORKERS

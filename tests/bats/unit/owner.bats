@@ -276,7 +276,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 
 @test "a changed knob of Ray's start is reported on a running cluster; another GCS_PORT is refused" {
   ours
-  in_lib WORKER_CPUS=64 <<<$'for node in head worker-0; do made::keep "$node" $(cluster::_knobs "$node"); done\ncluster::tell_unused_knobs'
+  in_lib WORKER_CPUS=64 <<<$'for node in head worker-0; do cluster_knobs::keep "$node" $(cluster::_knobs "$node"); done\ncluster::tell_unused_knobs'
   assert_status 0
   refute_text warning
   in_lib WORKER_CPUS=8 <<<'cluster::tell_unused_knobs'

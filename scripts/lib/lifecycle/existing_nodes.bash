@@ -1,16 +1,16 @@
-# lifecycle/existing: nodes that exist already, however they are reached. We check them and give them Ray's token, and leave
+# lifecycle/existing_nodes: nodes that exist already, however they are reached. We check them and give them Ray's token, and leave
 # everything as it was except what we started there. lifecycle/ssh and lifecycle/srun add what differs:
 # nodes::_source (what lists the nodes), nodes::_where NODE, nodes::_path_cure, nodes::_address_cure, nodes::_token_shown,
-# nodes::_leave NODE (after Ray has ended there), nodes::shown; and in the transport existing::environment NODE,
-# existing::need_all (every node can be reached) and existing::forward ARRAY NODE LOCAL:HOST:PORT..., the argv that forwards ports of this
+# nodes::_leave NODE (after Ray has ended there), nodes::shown; and in the transport existing_nodes::environment NODE,
+# existing_nodes::need_all (every node can be reached) and existing_nodes::forward ARRAY NODE LOCAL:HOST:PORT..., the argv that forwards ports of this
 # host to the node, as a user can type it.
 # shellcheck shell=bash
 
-# existing::command NODE ARGV...: the one string for a shell there: plain sh, which gives the command its environment, as compose does in
+# existing_nodes::command NODE ARGV...: the one string for a shell there: plain sh, which gives the command its environment, as compose does in
 # our own containers.
-existing::command() {
+existing_nodes::command() {
   local script word name
-  script=$(existing::environment "$1")$'\n'
+  script=$(existing_nodes::environment "$1")$'\n'
   if [[ $1 == worker-* ]]; then
     for name in "${!ENV_OF_WORKERS[@]}"; do script+="export ${name}=${ENV_OF_WORKERS[$name]}"$'\n'; done
   fi
@@ -44,8 +44,8 @@ nodes::show_forwards() {
 
 nodes::_forward_line() {
   local argv=()
-  existing::forward argv "$@"
-  word::typed "${argv[@]}"
+  existing_nodes::forward argv "$@"
+  tunnel::as_typed "${argv[@]}"
 }
 
 # nodes::ask_dashboard: the HTTP status with which it answers the head with the head's token; prints nothing if it does not.
@@ -163,7 +163,7 @@ nodes::_check_owner() {
 }
 
 nodes::_check_reach() {
-  existing::need_all
+  existing_nodes::need_all
   log::ok "$(node::list | wc -l) nodes answer: $(node::list | paste -sd' ') (from $(nodes::_source))"
 }
 
@@ -228,7 +228,7 @@ nodes::_check_clocks() {
   local answers clocks seconds
   cli::temp_dir answers
   node::ask_all "$answers" nodes::_clock
-  answer::lines clocks sort -n -- "$answers"/*
+  output::read_lines clocks sort -n -- "$answers"/*
   seconds=$((${clocks[-1]% *} - ${clocks[0]% *}))
   ((seconds <= 5)) ||
     cli::die 1 "The clock of ${clocks[-1]#* } is ${seconds} s ahead of that of ${clocks[0]#* }: synchronise them (NTP) to within 5 s."

@@ -1,9 +1,9 @@
-# word: which known word a wrong one was probably meant to be, for error messages; and words as a line for a shell.
+# spelling: which known word a wrong one was probably meant to be, for error messages.
 # shellcheck shell=bash
 
-# word::nearest WORD CANDIDATE...: prints the candidate with the fewest edits to WORD (a letter added, dropped, replaced, or two
+# spelling::nearest WORD CANDIDATE...: prints the candidate with the fewest edits to WORD (a letter added, dropped, replaced, or two
 # neighbours swapped; ignores case) on stdout. Prints nothing if even that one needs more than a third of WORD's letters.
-word::nearest() {
+spelling::nearest() {
   ((${#1} <= 60)) || return 0 # no name is that long, and the time grows with the length
   LC_ALL=C awk '
     function distance(a, b,    i, j, cost, least) {
@@ -31,11 +31,4 @@ word::nearest() {
       }
       if (found != "") print found
     }' "$@"
-}
-
-# word::typed WORD...: the words as a command line that can be typed into a shell.
-word::typed() {
-  local line
-  printf -v line '%q ' "$@"
-  printf '%s\n' "${line% }"
 }

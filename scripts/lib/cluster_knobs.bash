@@ -1,10 +1,10 @@
-# made: the knobs that the running cluster was made with. They are often given on one command line and not on the next, so they are
+# cluster_knobs: the knobs that the running cluster was made with. They are often given on one command line and not on the next, so they are
 # kept under ${WORKDIR}/clusters/<cluster>/ until `make down`: "containers" for all containers, and one file for each node's Ray.
 # A value there is one line: a newline in it is a space.
 # shellcheck shell=bash
 
-# made::keep WHAT KNOB...: records the current values of the knobs.
-made::keep() {
+# cluster_knobs::keep WHAT KNOB...: records the current values of the knobs.
+cluster_knobs::keep() {
   local what=$1 directory="${WORKDIR}/clusters/${CLUSTER_NAME}" knob
   shift
   mkdir -p "$directory"
@@ -12,12 +12,12 @@ made::keep() {
   mv -- "${directory}/.${what}.$$" "${directory}/${what}"
 }
 
-# made::forget: nothing is live any more.
-made::forget() { rm -rf -- "${WORKDIR}/clusters/${CLUSTER_NAME}"; }
+# cluster_knobs::forget: nothing is live any more.
+cluster_knobs::forget() { rm -rf -- "${WORKDIR}/clusters/${CLUSTER_NAME}"; }
 
-# made::changed WHAT [KNOB]: KNOB=VALUE of each knob (or of that one) that had another value when WHAT was made; prints nothing if there
+# cluster_knobs::changed WHAT [KNOB]: KNOB=VALUE of each knob (or of that one) that had another value when WHAT was made; prints nothing if there
 # is no record.
-made::changed() {
+cluster_knobs::changed() {
   local file="${WORKDIR}/clusters/${CLUSTER_NAME}/$1" only=${2-} line knob
   [[ -f $file ]] || return 0
   while IFS= read -r line; do
@@ -28,8 +28,8 @@ made::changed() {
   done <"$file"
 }
 
-# made::describe KNOB=VALUE...: "SHM_SIZE was 3gb, is 2gb (from env/defaults.env)", joined by "; ".
-made::describe() {
+# cluster_knobs::describe KNOB=VALUE...: "SHM_SIZE was 3gb, is 2gb (from env/defaults.env)", joined by "; ".
+cluster_knobs::describe() {
   local line knob value text=''
   for line in "$@"; do
     knob=${line%%=*} line=${line#*=}

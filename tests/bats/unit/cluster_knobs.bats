@@ -17,37 +17,37 @@ verb() {
 }
 
 @test "the knobs are kept as lines, for each thing and each cluster; make down forgets only this cluster's" {
-  verb SHM_SIZE=3gb OVERRIDES=$'a=1\nb=2' made::keep containers SHM_SIZE TUNNEL_VIA OVERRIDES
+  verb SHM_SIZE=3gb OVERRIDES=$'a=1\nb=2' cluster_knobs::keep containers SHM_SIZE TUNNEL_VIA OVERRIDES
   assert_status 0
   [[ -z $output && $(<"${KEPT}/containers") == $'SHM_SIZE=3gb\nTUNNEL_VIA=\nOVERRIDES=a=1 b=2' ]]
-  verb made::keep head GCS_PORT
-  verb CLUSTER_NAME=other made::keep head GCS_PORT
+  verb cluster_knobs::keep head GCS_PORT
+  verb CLUSTER_NAME=other cluster_knobs::keep head GCS_PORT
   [[ $(ls -A "$KEPT") == $'containers\nhead' && $(<"${KEPT}/head") == GCS_PORT=6379 ]]
-  verb made::forget
+  verb cluster_knobs::forget
   assert_status 0
   [[ $(ls "${BOX}/work dir/clusters") == other ]]
 }
 
 @test "what has changed: each knob with another value now, or the one that is asked for; not what is no knob any more" {
-  verb made::changed containers
+  verb cluster_knobs::changed containers
   [[ $status == 0 && -z $output ]] || fail 'no record'
-  verb SHM_SIZE=3gb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' made::keep containers SHM_SIZE WORKER_CPUS OVERRIDES
-  verb SHM_SIZE=3gb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' made::changed containers
+  verb SHM_SIZE=3gb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' cluster_knobs::keep containers SHM_SIZE WORKER_CPUS OVERRIDES
+  verb SHM_SIZE=3gb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' cluster_knobs::changed containers
   [[ $status == 0 && -z $output ]] || fail 'the same values'
   # shellcheck disable=SC2016  # hostile on purpose
   printf '%s\n' GONE=1 'not a knob' file=x 'KNOB_NAMES[$(touch ran)]=x' >>"${KEPT}/containers"
-  verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 made::changed containers
+  verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 cluster_knobs::changed containers
   [[ $status == 0 && $output == $'SHM_SIZE=3gb\nOVERRIDES=a=1 b=2' && ! -e ${HERE}/ran ]]
-  verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 made::changed containers OVERRIDES
+  verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 cluster_knobs::changed containers OVERRIDES
   [[ $status == 0 && $output == 'OVERRIDES=a=1 b=2' ]]
-  verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 made::changed containers WORKER_CPUS
+  verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 cluster_knobs::changed containers WORKER_CPUS
   [[ $status == 0 && -z $output ]]
 }
 
 @test "a change is said with both values and where the new one came from" {
-  verb text=mine SHM_SIZE=4gb made::describe SHM_SIZE=3gb
+  verb text=mine SHM_SIZE=4gb cluster_knobs::describe SHM_SIZE=3gb
   [[ $status == 0 && $output == 'SHM_SIZE was 3gb, is 4gb (from the command line or environment)' ]]
-  verb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' made::describe WORKER_CPUS= SHM_SIZE=3gb 'OVERRIDES=a=1 b=3' TUNNEL_VIA=me@a
+  verb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' cluster_knobs::describe WORKER_CPUS= SHM_SIZE=3gb 'OVERRIDES=a=1 b=3' TUNNEL_VIA=me@a
   [[ $output == 'WORKER_CPUS was empty, is 4 (from the command line or environment); SHM_SIZE was 3gb, is 2gb (from env/defaults.env); '* ]]
   [[ $output == *'; OVERRIDES was a=1 b=3, is a=1 b=2 (from the command line or environment); TUNNEL_VIA was me@a, is empty (from env/defaults.env)' ]]
 }
