@@ -6,7 +6,7 @@
 #   arguments WORDS ARGUMENT...    arguments of scripts/70_gc.sh, if it took WORDS
 # For each, the answer on stdout is the exit status, ended by a NUL. The fields as the script has them from then on are in the file
 # $SAID.out, and what it said in $SAID.
-# shellcheck source-path=SCRIPTDIR/../../scripts
+# shellcheck source-path=SCRIPTDIR/../scripts
 source "$(dirname "$0")/lib/regress.bash"
 knob::read
 

@@ -1,4 +1,4 @@
-"""A pytest plugin (conftest.py loads it): a unit test uses nothing of the machine, and one that tries to fails.
+"""A pytest plugin (tests/shared_fixtures.py loads it): a unit test uses nothing of the machine, and one that tries to fails.
 
 - The whole run, and every process that a test starts, gets a clean environment: none of the user's knobs, tokens or
   sockets, an empty HOME, an engine that does not exist, and the run's own WORKDIR.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[1]
 # What a test may see of the user's environment.
 KEPT = ("FUZZ_SCALE", "FUZZ_SEED", "GSM8K_DIR", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "PYTEST_", "TERM", "TMPDIR", "TZ")
 OFF_LIMITS = REPO / "tests" / "off_limits"

@@ -14,7 +14,7 @@ from verl_regress import cli
 from verl_regress.base import layout
 from verl_regress.base.errors import Exit
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("subcommand", cli.SUBCOMMANDS)

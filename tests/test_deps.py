@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from conftest import python, write
+from shared_fixtures import python, write
 
 import deps
 

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import BASE, REWARD_CONFIG, SPEC, Outcome, record, write
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
+from shared_fixtures import BASE, REWARD_CONFIG, SPEC, Outcome, record, write
 
 from verl_regress.base.errors import BadInput
 from verl_regress.plan import reward_fn
@@ -24,7 +24,7 @@ from verl_regress.plan.overrides import words
 
 pytestmark = pytest.mark.slow
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[1]
 SPEC_FILE, BASE_FILE = "my/ppo.yaml", "env/ray/cpu.yaml"
 
 
@@ -318,7 +318,7 @@ KNOBS = list(TYPES)
 
 
 class Reader:
-    """One Bash that answers each request (tests/py/fuzz_reader.bash) in a copy of the repository."""
+    """One Bash that answers each request (tests/fuzz_reader.bash) in a copy of the repository."""
 
     def __init__(self, directory):
         self.repo, self.box, self.said = directory / "the repo", directory / "box", directory / "said"
@@ -327,7 +327,7 @@ class Reader:
             shutil.copytree(REPO / part, self.repo / part)
         for part in ("py", "judge/verl_verdict", "rehearsal/verl_rehearsal"):
             write(self.repo / part / "some.py", "")
-        shutil.copy(REPO / "tests" / "py" / "fuzz_reader.bash", self.repo / "scripts")
+        shutil.copy(REPO / "tests" / "fuzz_reader.bash", self.repo / "scripts")
         self.profile = (self.repo / "env" / "cpu.env").read_bytes()
         environment = {
             "PATH": os.environ["PATH"],

@@ -1,4 +1,4 @@
-"""The guard in tests/py/hermetic.py: a test that uses the machine fails, in a separate pytest with only the guard."""
+"""The guard in tests/hermetic.py: a test that uses the machine fails, in a separate pytest with only the guard."""
 
 import os
 import re

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[1]
 
 
 @pytest.fixture

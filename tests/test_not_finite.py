@@ -4,9 +4,9 @@ import json
 import re
 
 import pytest
-import test_session_verdict as sessions
-from conftest import write
-from test_watch import DEADLINES, ScriptedRay
+from shared_fixtures import write
+from tests.jobs.test_watch import DEADLINES, ScriptedRay
+from tests.session import test_verdict as sessions
 from verdict_runs import rows_of, unpack
 
 from verl_regress.base.layout import JobDir, SharedRoot

@@ -5,7 +5,7 @@ import os
 import socket
 
 import pytest
-from conftest import HOOKS, python, write
+from shared_fixtures import HOOKS, python, write
 
 PY = HOOKS.parent
 RAY = """

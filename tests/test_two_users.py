@@ -14,7 +14,7 @@ import types
 from pathlib import Path
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 from streams import tar
 
 import verl_regress

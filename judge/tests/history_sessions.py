@@ -3,7 +3,7 @@
 import zlib
 
 import numpy as np
-import test_session_verdict as made
+from tests.session import test_verdict as made
 
 from verl_regress.session import past
 from verl_regress.store.sessions import jobs_of

@@ -1,6 +1,6 @@
 """A session with report.html, made of recorded job directories, for the tests of the page."""
 
-import test_session_verdict as made
+from tests.session import test_verdict as made
 
 from verl_regress.session import report, verdict
 from verl_regress.session.checks import Verdict as Checked

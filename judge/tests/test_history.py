@@ -9,9 +9,9 @@ import shutil
 import history_sessions as made
 import numpy as np
 import pytest
-import test_session_verdict as sessions
-from conftest import write
-from test_page import Parsed
+from judge.tests.test_page import Parsed
+from shared_fixtures import write
+from tests.session import test_verdict as sessions
 from verdict_runs import edit, generator, noisy
 
 from verl_regress.base.layout import SharedRoot

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import python
+from shared_fixtures import python
 from verdict_runs import rewrite, unpack
 from wording import THEIRS, said
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import page_sessions
 import pytest
-import test_verdict_memory
+from judge.tests import test_memory
 from verdict_runs import edit, generator, noisy
 
 from verl_regress.base.layout import SharedRoot
@@ -255,7 +255,7 @@ class TestCodes:
 
 def test_the_memory_of_the_processes_is_shown_where_it_was_recorded():
     rng = generator(1)
-    runs = [test_verdict_memory.remember(noisy(rng, name), rng, leak=leak) for name, leak in (("a", 0.0), ("b", 64e6))]
+    runs = [test_memory.remember(noisy(rng, name), rng, leak=leak) for name, leak in (("a", 0.0), ("b", 64e6))]
     cells = Parsed(str(page._costs(page.Case("ppo", [], runs[:1], runs[1:])))).texts
     rows = {name: cells[cells.index(name) + 1 : cells.index(name) + 4] for name in cells if name in MEMORY_ROWS}
     assert list(rows) == list(MEMORY_ROWS)

@@ -10,7 +10,7 @@ import numpy as np
 from verl_verdict import jobdir
 from verl_verdict.records import Run
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "verdict"
+RECORDED = Path(__file__).parents[2] / "tests" / "recorded" / "verdict"
 
 
 def unpack(directory, name, to=None):

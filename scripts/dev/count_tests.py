@@ -38,7 +38,7 @@ def count_tap(text: str) -> Counts:
 
 
 def count_junit(text: str) -> Counts:
-    """The tests of a JUnit report, by the names that pytest takes: tests/py/test_ids.py::test_it."""
+    """The tests of a JUnit report, by the names that pytest takes: tests/base/test_ids.py::test_it."""
     cases = list(ET.fromstring(text).iter("testcase"))
     skipped = []
     for case in cases:

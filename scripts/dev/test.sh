@@ -11,7 +11,7 @@
 # Environment: FUZZ_SEED and FUZZ_SCALE (other and more cases of bad input), GSM8K_DIR (a folder with the real GSM8K,
 # without which two tests are skipped).
 #
-# One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/py/NAME.py.
+# One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/PACKAGE/test_NAME.py.
 source "$(dirname "$0")/../lib/regress.bash"
 cli::begin_with 'lint unit contract rules py unit-slow py-slow container faults ...' "$@"
 env::check

@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from conftest import SPEC, write
+from shared_fixtures import SPEC, write
 
 from verl_regress.base.files import write_atomically
 from verl_regress.base.layout import SharedRoot

@@ -1,5 +1,5 @@
 # setup_suite and teardown_suite of the tests that touch nothing on the machine (unit, contract, rules), whoever runs them and
-# whatever else runs, like tests/py/hermetic.py for pytest.
+# whatever else runs, like tests/hermetic.py for pytest.
 #
 # Sets a clean environment: no knob, token or socket of the user's, an empty HOME, an engine that does not exist, a temporary
 # WORKDIR. docker, ssh and similar commands (tests/off_limits/) are first on PATH, and fail; a test stubs them. At the end the suite

@@ -2,7 +2,7 @@ import socket
 import types
 
 import pytest
-from conftest import has_packages, node_row, write
+from shared_fixtures import has_packages, node_row, write
 
 from verl_regress.cluster import nodes, packages
 

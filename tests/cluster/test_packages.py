@@ -5,7 +5,7 @@ import sys
 from importlib import metadata
 
 import pytest
-from conftest import has_packages, write
+from shared_fixtures import has_packages, write
 
 from verl_regress.cluster import packages
 from verl_regress.cluster.ray_api import Node

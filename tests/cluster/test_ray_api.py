@@ -1,7 +1,7 @@
 import threading
 
 import pytest
-from conftest import HOOKS, FakeRay, node_row, python
+from shared_fixtures import HOOKS, FakeRay, node_row, python
 from wording import THEIRS, said
 
 from verl_regress.base.errors import BadInput, Exit, RegressError

@@ -15,8 +15,8 @@ ok 3 a test without a reason in 4ms # skip
 ok 4 lint checked 3 files
 """
 JUNIT = """<testsuites><testsuite>
-<testcase classname="tests.py.test_a" name="test_one" time="0.1" />
-<testcase classname="tests.py.test_a" name="test_two[x-1]"><skipped type="pytest.skip" message="no pyarrow">...</skipped></testcase>
+<testcase classname="tests.base.test_a" name="test_one" time="0.1" />
+<testcase classname="tests.base.test_a" name="test_two[x-1]"><skipped type="pytest.skip" message="no pyarrow">...</skipped></testcase>
 </testsuite></testsuites>
 """
 
@@ -58,7 +58,7 @@ def test_a_skip_that_is_not_listed_failed_and_is_named(reports, capsys):
             "unit: 2 passed, 1 failed (2 skipped)",
             f"unit: 'a test without a reason' was skipped (''): let it run here, or list it in {reports}/skips.yaml.",
             "py: 1 passed, 1 failed (1 skipped)",
-            f"py: 'tests/py/test_a.py::test_two[x-1]' was skipped ('no pyarrow'): let it run here, or list it in {reports}/skips.yaml.",
+            f"py: 'tests/base/test_a.py::test_two[x-1]' was skipped ('no pyarrow'): let it run here, or list it in {reports}/skips.yaml.",
             "3 passed, 2 failed",
         ],
     )
@@ -68,13 +68,13 @@ def test_skips_that_are_listed_with_their_reasons_fail_nothing(reports, capsys):
     listed = {
         "a user's own network": "only root may change it",
         "a test without a reason": "",
-        "tests/py/test_a.py::test_two[x-1]": "no pyarrow",
+        "tests/base/test_a.py::test_two[x-1]": "no pyarrow",
     }
     assert count(capsys, reports, "unit", "py", expected=listed)[0] == 0
 
 
 def test_a_listed_test_that_was_skipped_for_another_reason_failed(reports, capsys):
-    listed = {"tests/py/test_a.py::test_two[x-1]": "not in this season"}
+    listed = {"tests/base/test_a.py::test_two[x-1]": "not in this season"}
     status, lines = count(capsys, reports, "py", expected=listed)
     assert (status, lines[-1]) == (1, "1 passed, 1 failed")
 
@@ -96,7 +96,7 @@ def test_what_failed_or_is_missing_is_counted(tmp_path, capsys, name, text, stat
     write(tmp_path, name, text, status)
     suite = line.partition(":")[0]
     done, lines = count(
-        capsys, tmp_path, suite, expected={"b": "why", "tests/py/test_a.py::test_two[x-1]": "no pyarrow"}
+        capsys, tmp_path, suite, expected={"b": "why", "tests/base/test_a.py::test_two[x-1]": "no pyarrow"}
     )
     assert (done, lines[0]) == (1, line)
 

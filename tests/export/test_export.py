@@ -15,7 +15,7 @@ import compose_model
 import jsonschema
 import pytest
 import yaml
-from conftest import BASE, SFT_CONFIG, SPEC, TRAINER, has_packages, record, write
+from shared_fixtures import BASE, SFT_CONFIG, SPEC, TRAINER, has_packages, record, write
 from streams import tar
 
 from verl_regress.export.job import name_of

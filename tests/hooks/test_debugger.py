@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import HOOKS, environment, write
+from shared_fixtures import HOOKS, environment, write
 
 from verl_regress.jobs import breakpoints
 

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from conftest import HOOKS, environment, python, write
+from shared_fixtures import HOOKS, environment, python, write
 
 PRINT_ENVIRON = "import json, os; print(json.dumps(dict(os.environ)))"
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 
 import pytest
-from conftest import HOOKS, environment, python
+from shared_fixtures import HOOKS, environment, python
 
 pytestmark = pytest.mark.slow
 

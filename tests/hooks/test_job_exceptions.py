@@ -5,7 +5,7 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from conftest import HOOKS, environment, python, write
+from shared_fixtures import HOOKS, environment, python, write
 
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import failure

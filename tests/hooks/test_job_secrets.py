@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import HOOKS, environment, python, write
+from shared_fixtures import HOOKS, environment, python, write
 
 VALUES = {"API_KEY": "sk-0123456789", "OTHER_KEY": "ünïcode-und-so\nzweite Zeile"}
 # The parts of two Ray 2.60 modules that the hook looks for.

@@ -7,7 +7,7 @@ import types
 from pathlib import Path
 
 import pytest
-from conftest import HOOKS, environment, python, write
+from shared_fixtures import HOOKS, environment, python, write
 
 import process_memory
 from verl_verdict import memory_records

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import HOOKS, environment
+from shared_fixtures import HOOKS, environment
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The SFT driver: its statistics stay on the CPU, the workers' requests do not change, and no other process is touched."""
 
 import pytest
-from conftest import HOOKS, environment, python, write
+from shared_fixtures import HOOKS, environment, python, write
 
 RAY = "def init(address=None, **kwargs): print('ray.init', address, kwargs)\n"
 # As in verl 0.7.1 to 0.9.1: one configured value, used for the placement and for the driver's own tensors.

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from conftest import HOOKS, environment, python
+from shared_fixtures import HOOKS, environment, python
 
 COUNTING_HOOK = "def install():\n    print(f'installed {__name__}')\n"
 

@@ -4,7 +4,7 @@ import shutil
 import zipfile
 
 import pytest
-from conftest import write, write_checkpoint
+from shared_fixtures import write, write_checkpoint
 
 from verl_regress.jobs import checkpoints
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.base.layout import JobDir
 

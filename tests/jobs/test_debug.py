@@ -7,7 +7,7 @@ import tarfile
 import time
 
 import pytest
-from conftest import node_row, write
+from shared_fixtures import node_row, write
 
 import verl_regress
 from redaction import Redactor

@@ -4,7 +4,7 @@ import fcntl
 import json
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 RECORD = {
     "task": "ray::Rewards.score", "line": 12, "function": "compute_score", "exception": None, "node": "worker-0",

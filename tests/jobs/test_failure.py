@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.jobs import failure
 

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.jobs import leftovers
 

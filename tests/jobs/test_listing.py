@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 
 def metrics(job, *steps):

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import node_row
+from shared_fixtures import node_row
 
 from verl_regress.jobs import listing
 

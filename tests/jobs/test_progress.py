@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.jobs import progress
 from verl_regress.jobs.progress import Step

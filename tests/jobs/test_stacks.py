@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.jobs import debug, stacks
 

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import liveness

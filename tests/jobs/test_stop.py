@@ -5,7 +5,7 @@ import sys
 import types
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.base.errors import Exit
 from verl_regress.jobs import stop

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.cluster import nodes
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import yaml
-from conftest import BASE, SPEC, write
+from shared_fixtures import BASE, SPEC, write
 from wording import THEIRS, said
 
 from verl_regress.base.errors import BadInput

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import BASE, SPEC, write_checkpoint
+from shared_fixtures import BASE, SPEC, write_checkpoint
 
 from verl_regress.base.layout import JobDir
 

@@ -2,7 +2,7 @@ import json
 import os
 
 import pytest
-from conftest import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write
+from shared_fixtures import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write
 
 from verl_regress.base import documents, layout
 from verl_regress.base.base_config import BaseConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 import compose_model
 import pytest
 import yaml
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.base import documents, layout
 from verl_regress.base.base_config import BaseConfig

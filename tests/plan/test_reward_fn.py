@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from conftest import CONFIG, SPEC, record, write
+from shared_fixtures import CONFIG, SPEC, record, write
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from conftest import CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write, write_checkpoint
+from shared_fixtures import CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write, write_checkpoint
 
 from verl_regress.base.layout import JobDir
 

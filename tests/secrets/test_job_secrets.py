@@ -8,9 +8,9 @@ import stat
 import time
 
 import pytest
-from conftest import SPEC, write
+from shared_fixtures import SPEC, write
 from streams import tar
-from test_launcher import Launched
+from tests.worker.test_launcher import Launched
 
 from verl_regress.base.errors import BadInput
 from verl_regress.cluster.ray_api import RayApi
@@ -139,7 +139,7 @@ def launched(shared, tmp_path, monkeypatch):
     one = Launched(shared, tmp_path)
     one.file = write(shared.secrets / "mine" / "job", json.dumps(VALUES))
     monkeypatch.setenv("VERL_REGRESS_SECRETS", str(one.file))
-    monkeypatch.setattr("test_launcher.HOOKS_OF_A_JOB", "job_secrets,identity")
+    monkeypatch.setattr("tests.worker.test_launcher.HOOKS_OF_A_JOB", "job_secrets,identity")
     yield one
     if one.process and one.process.poll() is None:
         one.process.kill()

@@ -4,7 +4,7 @@ import argparse
 import json
 
 import pytest
-import test_session_verdict as made
+from tests.session import test_verdict as made
 
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import SharedRoot

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import SPEC, node_row, write
+from shared_fixtures import SPEC, node_row, write
 from streams import tar
-from test_job_secrets import sent
+from tests.secrets.test_job_secrets import sent
 
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster.ray_api import RayApi

@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from conftest import node_row, write
+from shared_fixtures import node_row, write
 
 from verl_regress.session import report, suites
 from verl_regress.store.sessions import Session

@@ -6,7 +6,7 @@ import os
 import tracemalloc
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.session import evidence
 from verl_regress.store.sessions import Session

@@ -5,7 +5,7 @@ import json
 import tracemalloc
 
 import pytest
-from conftest import node_row, write, write_checkpoint
+from shared_fixtures import node_row, write, write_checkpoint
 
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import HOOKS, python, write
+from shared_fixtures import HOOKS, python, write
 
 
 def session(shared, name, headline="same: B trains as A does (ppo of 1 cases)", is_over=True):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_requirements import main, metadata
+from tests.store.test_requirements import main, metadata
 
 from verl_regress.base.errors import BadInput
 from verl_regress.cluster import packages

@@ -6,7 +6,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 from streams import state_of, tar, whole
 
 from verl_regress.base.errors import BadInput, RegressError

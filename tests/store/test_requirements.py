@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.store import requirements
 

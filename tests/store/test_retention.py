@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 from streams import state_of, tar
 
 from verl_regress.base import layout, lock

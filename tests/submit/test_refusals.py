@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import BASE, SPEC, TRAINER
+from shared_fixtures import BASE, SPEC, TRAINER
 from wording import THEIRS
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import sys
 import types
 
 import pytest
-from conftest import SPEC, write, write_checkpoint
+from shared_fixtures import SPEC, write, write_checkpoint
 from streams import tar
 
 from verl_regress.base.layout import JobDir

@@ -11,7 +11,7 @@ import tempfile
 import time
 
 import pytest
-from conftest import BASE, SPEC, has_packages, node_row, write
+from shared_fixtures import BASE, SPEC, has_packages, node_row, write
 from streams import tar
 from wording import THEIRS
 

@@ -5,7 +5,7 @@ import json
 import socket
 
 import pytest
-from conftest import node_row, write
+from shared_fixtures import node_row, write
 
 import node_memory
 from verl_regress.cluster import ray_private

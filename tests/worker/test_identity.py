@@ -7,7 +7,7 @@ import socket
 import types
 
 import pytest
-from conftest import record, write
+from shared_fixtures import record, write
 
 from verl_regress.base import owner
 from verl_regress.base.errors import RegressError

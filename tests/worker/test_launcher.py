@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import record, write
+from shared_fixtures import record, write
 
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir

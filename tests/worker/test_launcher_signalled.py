@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from test_launcher import RUN, Launched
+from tests.worker.test_launcher import RUN, Launched
 
 pytestmark = [pytest.mark.slow, pytest.mark.longest]
 MOMENTS = 60

@@ -7,7 +7,7 @@ import threading
 import types
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.base.errors import RegressError
 from verl_regress.cluster import ray_private

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.base.errors import RegressError
 from verl_regress.jobs import liveness

@@ -10,7 +10,7 @@ import time
 import types
 
 import pytest
-from conftest import write
+from shared_fixtures import write
 
 from verl_regress.jobs import find, liveness
 from verl_regress.worker import queue

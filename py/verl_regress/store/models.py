@@ -26,7 +26,7 @@ REHEARSAL = HELPER_DIR / "rehearsal"
 KNOB = "MODEL"
 
 # What decides the tiny model's bytes, apart from the seed: the code that makes it (not its comments). It has a new
-# recipe when that code changes (tests/py/test_model.py); with the same one, models made by earlier versions are used.
+# recipe when that code changes (tests/store/test_models.py); with the same one, models made by earlier versions are used.
 TINY_RECIPE = "7ef1c8670dd3b40778919b56762f666aa4e86eeb6143ff2469afdfb0ea5401d1"
 
 

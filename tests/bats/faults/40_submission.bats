@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The submitter is killed in the head before and after Ray has the job. tests/py/test_submit_killed.py does it before each of its steps,
+# The submitter is killed in the head before and after Ray has the job. tests/submit/test_submit_killed.py does it before each of its steps,
 # with a fake Ray; here Ray is real.
 
 setup_file() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# maintain/calibrate.sh: what it does with a run, and how it ends; tests/py/test_calibration.py tests which runs there are.
+# maintain/calibrate.sh: what it does with a run, and how it ends; maintain/tests/test_calibration.py tests which runs there are.
 
 setup() {
   load ../test_helper

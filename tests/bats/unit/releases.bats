@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# maintain/releases.sh: which rows it runs, and on which cluster; tests/py/test_releases.py tests what a row does.
+# maintain/releases.sh: which rows it runs, and on which cluster; maintain/tests/test_releases.py tests what a row does.
 
 # bats file_tags=slow
 
