@@ -22,7 +22,8 @@ from typing import Any
 
 import yaml
 
-from verl_verdict import jobdir, judge, memory, metrics, speed
+from verl_regress.jobs import recorded_run
+from verl_verdict import judge, memory, metrics, speed
 from verl_verdict.records import Run as Recorded
 from verl_verdict.statistics import LOOKS
 from verl_verdict.verdicts import Verdict, Word
@@ -352,7 +353,7 @@ def load(name: str) -> Recorded:
         for path, text in _record(name).items():
             (job / path).parent.mkdir(parents=True, exist_ok=True)
             (job / path).write_text(text, encoding="utf-8")
-        return jobdir.read(job)
+        return recorded_run.read(job)
 
 
 # --- what the judge says

@@ -17,8 +17,7 @@ from scipy.stats import theilslopes
 
 from verl_verdict import cost, speed
 from verl_verdict.cost import Quantity
-from verl_verdict.memory_records import Process
-from verl_verdict.records import Run
+from verl_verdict.records import Process, Run
 from verl_verdict.statistics import Array
 from verl_verdict.verdicts import Verdict, Word
 
@@ -124,7 +123,7 @@ def _by_name(run: Run) -> dict[str, float]:
 def unusable(run: Run) -> str | None:
     """Why nothing can be said about the memory of this run, as a sentence without its end."""
     if not run.memory.attempts:
-        return f"'{run.name}' has no records of its processes' memory: verl-regress did not record it yet, or this is not a job directory"
+        return f"'{run.name}' has no records of its processes' memory; a metrics.jsonl has none"
     if run.memory.lacking:
         more = f" and {len(run.memory.lacking) - 1} more" if len(run.memory.lacking) > 1 else ""
         return f"'{run.name}' has no record of the memory of {run.memory.lacking[0]}{more}"

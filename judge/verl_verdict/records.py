@@ -21,7 +21,6 @@ from typing import Any
 
 from verl_verdict import metrics
 from verl_verdict.errors import BadInput
-from verl_verdict.memory_records import Memory
 
 # Names of hashes.
 TOKENS = "sampled tokens"
@@ -46,6 +45,28 @@ class Problem:
     text: str
     step: int
     metric: str | None = None
+
+
+@dataclass(frozen=True)
+class Process:
+    """The memory of one process: unix times, ascending, and the most bytes since the time before."""
+
+    name: str
+    times: tuple[float, ...]
+    sizes: tuple[float, ...]
+
+    @property
+    def every(self) -> float:
+        """The time between its last two records: for as long it may have lived on after the last one."""
+        return self.times[-1] - self.times[-2] if len(self.times) > 1 else 1.0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The processes of each attempt that has records, and those that loaded verl and have none."""
+
+    attempts: tuple[tuple[Process, ...], ...] = ()
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,19 +108,29 @@ class Run:
         )
 
 
-def read(path: Path, name: str | None = None) -> Run:
-    """The record of a metrics.jsonl."""
+def read(path: Path) -> Run:
+    """The record of a metrics.jsonl, or of a directory that has one."""
     try:
         text = path.read_text(encoding="utf-8")
+    except IsADirectoryError:
+        return read(_only_record(path))
     except FileNotFoundError:
-        raise BadInput(f"The record '{path}' does not exist: give a metrics.jsonl or a job directory.") from None
+        raise BadInput(f"The record '{path}' does not exist: give a metrics.jsonl.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
             f"The record '{path}' cannot be read ({error}): give a metrics.jsonl of verl's file logger."
         ) from None
     if not text.strip():
         raise BadInput(f"The record '{path}' is empty: the run ended before its first step, or is not a run.")
-    return parse([text], name or str(path), str(path))
+    return parse([text], str(path), str(path))
+
+
+def _only_record(directory: Path) -> Path:
+    found = [path for path in sorted(directory.rglob("metrics.jsonl")) if path.is_file()]
+    if len(found) == 1:
+        return found[0]
+    has = f"{len(found)} files metrics.jsonl (such as '{found[0]}')" if found else "no metrics.jsonl"
+    raise BadInput(f"The directory '{directory}' has {has}: give the one of the run.")
 
 
 def parse(texts: Sequence[str], name: str, origin: str, starts: Sequence[int] = ()) -> Run:

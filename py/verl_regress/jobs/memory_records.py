@@ -6,42 +6,21 @@ import json
 import math
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+
+from verl_regress.base.layout import JobDir
+from verl_verdict.records import Memory, Process
 
 
-@dataclass(frozen=True)
-class Process:
-    """One process: unix times, ascending, and the most bytes since the time before."""
-
-    name: str
-    times: tuple[float, ...]
-    sizes: tuple[float, ...]
-
-    @property
-    def every(self) -> float:
-        """The time between its last two records: for as long it may have lived on after the last one."""
-        return self.times[-1] - self.times[-2] if len(self.times) > 1 else 1.0
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The processes of each attempt that has records, and those that loaded verl and have none."""
-
-    attempts: tuple[tuple[Process, ...], ...] = ()
-    lacking: tuple[str, ...] = ()
-
-
-def read(attempts: Iterable[Path]) -> Memory:
+def read(attempts: Iterable[JobDir]) -> Memory:
     """The memory of a job's attempts. What cannot be read is lacking, and matters for the memory only."""
-    found = {attempt: _processes(attempt / "state/memory") for attempt in attempts}
+    found = {attempt: _processes(attempt) for attempt in attempts}
     lacking = [each for attempt, processes in found.items() if processes for each in _lacking(attempt, processes)]
     return Memory(tuple(tuple(each.values()) for each in found.values() if each), tuple(lacking))
 
 
-def _processes(folder: Path) -> dict[str, Process]:
+def _processes(attempt: JobDir) -> dict[str, Process]:
     found = {}
-    for path in sorted(folder.glob("*.txt")):
+    for path in sorted((attempt.state / "memory").glob("*.txt")):
         with suppress(OSError):
             process = parse(path.read_text(encoding="utf-8", errors="replace"))
             if process is not None:
@@ -68,9 +47,9 @@ def parse(text: str) -> Process | None:
     return Process(name, tuple(times), tuple(sizes)) if times else None
 
 
-def _lacking(attempt: Path, processes: Iterable[str]) -> Iterable[str]:
+def _lacking(attempt: JobDir, processes: Iterable[str]) -> Iterable[str]:
     """The processes that reported modules of verl (py/hooks/identity.py) and recorded no memory."""
-    for path in sorted((attempt / "state/reports").glob("identity-*.json")):
+    for path in sorted(attempt.reports.glob("identity-*.json")):
         name = path.stem.removeprefix("identity-")
         if name in processes:
             continue

@@ -1,4 +1,9 @@
-"""A job directory of verl-regress: its record over all attempts, its seeds, how it ended, and the facts that must be equal."""
+"""A job as the judge takes it: one run over all attempts, with its seeds, how it ended, and the facts that must be equal.
+
+    PYTHONPATH=py:py/hooks:judge .venv/bin/python -m verl_regress.jobs.recorded_run JOB... --against JOB...
+
+judges job directories without a session, as `verl-verdict` judges files.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,18 @@ import functools
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from verl_verdict import comparable, memory_records, records
+from verl_regress.base.errors import Unreadable
+from verl_regress.base.files import read_json
+from verl_regress.base.layout import JobDir
+from verl_regress.jobs import memory_records
+from verl_verdict import comparable, records
 from verl_verdict.errors import BadInput
 from verl_verdict.records import Run
 
@@ -36,22 +46,28 @@ _OWN_OVERRIDE = "trainer.resume_from_path"
 _NODE_RESOURCES = re.compile(r"^(CPU|GPU|cpu|NPU|accelerator_type:.*)$")  # memory varies by some MB from start to start
 
 
-def load(path: Path) -> Run:
-    """The run at `path`: a metrics.jsonl, or a job directory."""
-    try:
-        is_job = path.is_dir()
-    except OSError:  # a closed folder, a name that is too long: records.read reports it
-        is_job = False
-    if not is_job:
-        return records.read(path)
-    found = sampled(path)
-    return dataclasses.replace(read(path), hashes={records.TOKENS: found} if found else {})
+class JobReader:
+    """The judge's reader of job directories (`verl_verdict.readers`)."""
+
+    def can_read(self, path: Path) -> bool:
+        """Is it the directory of a job?"""
+        return JobDir(path).config.is_dir()
+
+    def read(self, path: Path) -> Run:
+        """Its run, with the hash of what it sampled. Raises the judge's BadInput."""
+        found = sampled(path)
+        return dataclasses.replace(read(path), hashes={records.TOKENS: found} if found else {})
 
 
 def read(directory: Path) -> Run:
-    """The run of a job directory, without hashes: what was sampled may be large, so a session hashes it once (`sampled`)."""
+    """The run of a job directory, without hashes: what was sampled may be large, so a session hashes it once (`sampled`).
+
+    Raises the judge's BadInput.
+    """
     try:
         return _read(directory)
+    except Unreadable as error:
+        raise BadInput(str(error)) from None
     except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         raise BadInput(
             f"The job directory '{directory}' is damaged ({type(error).__name__}: {error}): give its logs/metrics.jsonl."
@@ -59,20 +75,20 @@ def read(directory: Path) -> Run:
 
 
 def _read(directory: Path) -> Run:
-    attempts = _attempts(directory)
+    attempts = JobDir(directory).attempts()
     last = attempts[-1]
-    resolved = _json(directory / "config/resolved.json")
+    resolved = _config(directory, "resolved.json")
     failure, unfinished = _failure(last), _unfinished(last)
     texts, starts = _texts(attempts)
     if not texts:
         if failure is None and unfinished is None:
-            has = "an empty" if (directory / "logs/metrics.jsonl").exists() else "no"
+            has = "an empty" if JobDir(directory).metrics.exists() else "no"
             raise BadInput(
                 f"The job directory '{directory}' has {has} logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."
             )
         run = Run(name=directory.name, series={})
     else:
-        run = records.parse(texts, directory.name, str(directory / "logs/metrics.jsonl"), starts)
+        run = records.parse(texts, directory.name, str(JobDir(directory).metrics), starts)
     overrides = _overrides(directory, resolved.get("workload", ""))
     return dataclasses.replace(
         run,
@@ -82,34 +98,28 @@ def _read(directory: Path) -> Run:
         unfinished=unfinished,
         code=resolved.get("code_id"),
         facts=_facts(directory, resolved, overrides),
-        config=_config(directory / "config/verl_config.yaml", resolved),
+        config=_flat_config(JobDir(directory).config / "verl_config.yaml", resolved),
         memory=memory_records.read(attempts),
     )
 
 
-def _attempts(directory: Path) -> list[Path]:
-    """Their directories: the first one's is the job's own."""
-    return [directory, *sorted((directory / "attempts").glob("[0-9]*"), key=lambda path: int(path.name))]
-
-
-def _texts(attempts: Iterable[Path]) -> tuple[list[str], list[int]]:
+def _texts(attempts: Iterable[JobDir]) -> tuple[list[str], list[int]]:
     """What each attempt recorded, and after which step the later ones continued. An attempt from scratch replaces all before it."""
     texts: list[str] = []
     starts: list[int] = []
     for attempt in attempts:
-        path = attempt / "logs/metrics.jsonl"
         try:
-            text = path.read_text(encoding="utf-8")
+            text = attempt.metrics.read_text(encoding="utf-8")
         except FileNotFoundError:
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(
-                f"The record '{path}' cannot be read ({error}): make it readable, or give another run."
+                f"The record '{attempt.metrics}' cannot be read ({error}): make it readable, or give another run."
             ) from None
         if not text.strip():
             continue
         if texts:
-            parent = _json(attempt / "config/resolved.json").get("parent") or {}
+            parent = _config(attempt.path, "resolved.json").get("parent") or {}
             starts.append(int(parent.get("step") or 0))
         texts.append(text)
     return texts, starts
@@ -124,7 +134,8 @@ def sampled(directory: Path) -> str | None:
     """
     known = hashlib.sha256()
     try:
-        steps = {path.stem: path for attempt in _attempts(directory) for path in (attempt / "samples").glob("*.jsonl")}
+        attempts = JobDir(directory).attempts()
+        steps = {path.stem: path for attempt in attempts for path in attempt.samples.glob("*.jsonl")}
         for step, path in sorted(steps.items()):
             with path.open(encoding="utf-8") as file:
                 answers = [json.loads(line) for line in file]
@@ -134,9 +145,9 @@ def sampled(directory: Path) -> str | None:
     return known.hexdigest() if steps else None
 
 
-def _failure(attempt: Path) -> str | None:
+def _failure(attempt: JobDir) -> str | None:
     """Why the job did not succeed, as its launcher recorded it; None if it succeeded, or nothing was recorded."""
-    ended = _json(attempt / "state/ended")
+    ended = attempt.read_state("ended")
     if not ended or ended.get("told_to_stop") or ended.get("exit_code") == 0 or _is_lost(ended):
         return None
     cause = ended.get("cause")
@@ -145,11 +156,11 @@ def _failure(attempt: Path) -> str | None:
     return str(cause or ended.get("reason") or f"exit status {ended.get('exit_code')}")
 
 
-def _unfinished(attempt: Path) -> str | None:
+def _unfinished(attempt: JobDir) -> str | None:
     """Why the job did not run to its end although its code did not fail."""
-    ended = _json(attempt / "state/ended")
+    ended = attempt.read_state("ended")
     if not ended:
-        return "the job recorded no end: it is running, or was lost" if (attempt / "state").is_dir() else None
+        return "the job recorded no end: it is running, or was lost" if attempt.state.is_dir() else None
     if _is_lost(ended):
         return f"the job lost a node, which says nothing about its code ({ended.get('reason')})"
     return "the job was stopped" if ended.get("told_to_stop") else None
@@ -163,10 +174,10 @@ def _is_lost(ended: Mapping[str, Any]) -> bool:
 def _overrides(directory: Path, workload: str) -> list[str]:
     """What was asked of the trainer: JobSpec, base config and command line. Not what came of it: that may depend on the release."""
     base = _yaml(directory / "config/ray_config.yaml").get("trainer_overrides") or {}
-    said = _json(directory / "config/asked.json").get("said") or {}
+    said = _config(directory, "asked.json").get("said") or {}
     groups = [base.get("rl") if workload != "sft" else None, base.get(workload)]
     texts = [text for group in groups for text in group or []]
-    texts += _json(directory / "config/job_spec.json").get("trainer_overrides") or []
+    texts += _config(directory, "job_spec.json").get("trainer_overrides") or []
     if said.get("seed") is not None:  # TRAIN_SEED: which keys it sets depends on the release
         texts.append(f"seed={said['seed']}")
     return [*map(str, texts), *(str(each["text"]) for each in said.get("overrides") or [])]
@@ -193,7 +204,7 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     }
     if devices:
         facts["devices"] = f"{devices.get('count')} x {devices.get('resource')}"
-    variables = _json(directory / "config/runtime_env.json").get("env_vars") or {}
+    variables = _config(directory, "runtime_env.json").get("env_vars") or {}
     if _HOOKS in variables:
         hooks = [hook for hook in str(variables[_HOOKS]).split(",") if hook not in _BESIDE_TRAINING]
         variables = {**variables, _HOOKS: ",".join(hook for hook in hooks if hook != _PERTURBING)}
@@ -202,7 +213,7 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     for name, value in variables.items():
         if name not in _OWN_VARIABLES:
             facts[f"variable {name}"] = _without_own(str(value), resolved)
-    if (_json(directory / "config/asked.json").get("said") or {}).get("deterministic"):
+    if (_config(directory, "asked.json").get("said") or {}).get("deterministic"):
         facts["deterministic"] = "True"
     nodes = _nodes(directory)
     return facts | ({"nodes": nodes} if nodes else {})
@@ -215,7 +226,7 @@ def _key(override: str) -> str:
 def _nodes(directory: Path) -> str | None:
     """The shapes of the workers, as the debug bundle of the submission saw them: `2 x CPU 64, GPU 4`."""
     found = sorted(directory.glob("debug/*-submitted/nodes.json"))
-    answer = (_json(found[0]).get("answer") or {}) if found else {}
+    answer = ((read_json(found[0]) or {}).get("answer") or {}) if found else {}
     shapes = [
         ", ".join(
             f"{name} {value:g}"
@@ -228,7 +239,7 @@ def _nodes(directory: Path) -> str | None:
     return "; ".join(f"{shapes.count(shape)} x {shape}" for shape in sorted(set(shapes))) or None
 
 
-def _config(path: Path, resolved: Mapping[str, Any]) -> dict[str, str]:
+def _flat_config(path: Path, resolved: Mapping[str, Any]) -> dict[str, str]:
     """verl's resolved config, flat, without what names this job, its code or its seeds."""
     flat: dict[str, str] = {}
 
@@ -250,12 +261,19 @@ def _without_own(text: str, resolved: Mapping[str, Any]) -> str:
     return text
 
 
-def _json(path: Path) -> dict[str, Any]:
-    return _mapping(path, json.loads)
+def _config(directory: Path, name: str) -> dict[str, Any]:
+    return JobDir(directory).read_config(name) or {}
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    return _mapping(path, _parsed)
+    """The mapping in this file; empty if there is none."""
+    try:
+        content = _parsed(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path.name}: {str(error).splitlines()[0]}") from None
+    return content if isinstance(content, dict) else {}
 
 
 @functools.lru_cache(maxsize=64)
@@ -264,14 +282,7 @@ def _parsed(text: str) -> Any:
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def _mapping(path: Path, parse: Any) -> dict[str, Any]:
-    """The mapping in a file of a job directory; empty if the file does not exist."""
-    try:
-        content = parse(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise BadInput(
-            f"'{path}' cannot be read ({str(error).splitlines()[0]}): the job directory is damaged."
-        ) from None
-    return content if isinstance(content, dict) else {}
+if __name__ == "__main__":
+    from verl_verdict.__main__ import main
+
+    sys.exit(main(readers=[JobReader()]))

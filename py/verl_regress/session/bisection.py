@@ -15,10 +15,10 @@ from typing import Any
 from verl_regress.base.errors import BadInput, RegressError, shown
 from verl_regress.base.files import now, read_json, write_atomically
 from verl_regress.base.layout import SharedRoot
+from verl_regress.jobs import recorded_run
 from verl_regress.session import schedule, suites
 from verl_regress.session.suites import Suite
 from verl_regress.store.sessions import Session, all_of, new_directory
-from verl_verdict import jobdir
 from verl_verdict.diagnosis import counted
 from verl_verdict.records import Run
 
@@ -153,7 +153,7 @@ def found_at_the_ends(session: Session, case: str) -> dict[str, Any]:
 def _first_run(evidence: Mapping[str, Any], case: str, side: str) -> Run | None:
     """The first run of a side; None if it did not run."""
     jobs = schedule.runs_of(suites.of_recorded(evidence["begin"]["suite"]).case(case), side, evidence)
-    return next((jobdir.read(Path(job["job_dir"])) for job in jobs.values()), None)
+    return next((recorded_run.read(Path(job["job_dir"])) for job in jobs.values()), None)
 
 
 def _failed_after(evidence: Mapping[str, Any], case: str) -> int | None:

@@ -18,10 +18,9 @@ from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import ray_api, ray_private
 from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs import checkpoints, find, progress
+from verl_regress.jobs import checkpoints, find, progress, recorded_run
 from verl_regress.store.artefact import MANIFEST, sha256_of
 from verl_regress.store.sessions import Session
-from verl_verdict import jobdir
 
 _WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
 _PIECE = 4 << 20  # bytes of a file in memory
@@ -158,7 +157,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "checkpoints": checkpoints.names(found),
         "weights": newest and checkpoints.weights_hash(newest),
         "checkpoint_weights": checkpoint_weights(found),
-        "sampled": jobdir.sampled(found.path),
+        "sampled": recorded_run.sampled(found.path),
         "loaded": loaded(found, Path(plan["code_path"])),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
         # The trainer of SFT samples nothing.

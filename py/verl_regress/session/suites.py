@@ -8,7 +8,7 @@ from typing import Any
 
 from verl_regress.base import documents
 from verl_regress.base.errors import BadInput, shown
-from verl_verdict import jobdir
+from verl_regress.jobs import recorded_run
 
 # The judge decides at 3, 4, 6 and 8 pairs (verl_verdict.statistics.LOOKS). verl adds the number of a replica or a rank to a seed, so these
 # are far apart.
@@ -75,7 +75,7 @@ def parse(text: str, name: str) -> Suite:
     """The suite in the text of the file `name`. Raises BadInput."""
     suite = _suite(name, documents.parse(text, name, "suite").content)
     for case in suite.cases:
-        if seed := next((text for text in case.overrides if jobdir.is_seed(text)), None):
+        if seed := next((text for text in case.overrides if recorded_run.is_seed(text)), None):
             raise BadInput(
                 f"The case '{case.name}' of the suite {name} has the override '{shown(seed)}', with which all of its pairs would have one seed: leave it out, and give seeds instead."
             )

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.layout import SharedRoot
+from verl_regress.jobs import recorded_run
 from verl_regress.session import checks, schedule, suites
 from verl_regress.session import evidence as gathered
 from verl_regress.session.schedule import Evidence, Run, Wants
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
-from verl_verdict import comparable, diagnosis, jobdir, judge, memory, resumed, speed
+from verl_verdict import comparable, diagnosis, judge, memory, resumed, speed
 from verl_verdict import records as judged
 from verl_verdict.errors import BadInput
 from verl_verdict.metrics import Decisive
@@ -103,7 +104,7 @@ def wants(case: Case, evidence: Evidence) -> Wants:
 
 def run_of(job: Mapping[str, Any]) -> judged.Run:
     """The judge's run of a recorded job, with the facts that only a session records. Raises the judge's BadInput."""
-    run = jobdir.read(Path(job["job_dir"]))
+    run = recorded_run.read(Path(job["job_dir"]))
     facts = {**run.facts, **job["artefacts"]}
     if job.get("image"):
         facts["image"] = job["image"]

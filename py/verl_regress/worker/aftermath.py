@@ -14,8 +14,7 @@ from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_private
 from verl_regress.cluster.ray_api import Node, RayApi, accepts, seen_from_here, silent
-from verl_regress.jobs import causes
-from verl_verdict import memory_records
+from verl_regress.jobs import causes, memory_records
 
 PROBE_BYTES = 2**20  # a full disk may still take less, but not a checkpoint
 _ASK_SECONDS = 4.0  # for Ray's answer about its nodes
