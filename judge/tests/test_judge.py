@@ -6,7 +6,8 @@ import json
 import pytest
 from verdict_runs import changed, edit, recorded, rewrite, unpack
 
-from verl_verdict import jobdir, judge
+from verl_regress.jobs import recorded_run
+from verl_verdict import judge
 from verl_verdict.errors import BadInput
 from verl_verdict.metrics import Decisive
 from verl_verdict.verdicts import Word
@@ -18,7 +19,7 @@ def pair(tmp_path, prepare):
     """Runs of A, and a run of B whose job directory was prepared; also the other way round."""
     job = rewrite(unpack(tmp_path, A[0], "b"), lambda step, data: None)
     prepare(job)
-    return recorded(tmp_path, *A), [jobdir.read(job)]
+    return recorded(tmp_path, *A), [recorded_run.read(job)]
 
 
 def record_of(job):
@@ -112,7 +113,7 @@ def test_what_is_not_finite_on_both_sides_is_never_the_same(tmp_path, value):
     for name in ("a", "b"):
         job = unpack(tmp_path, A[0], name)
         rewrite(job, lambda step, data: data.update({"critic/score/mean": value}))
-        runs.append(jobdir.read(job))
+        runs.append(recorded_run.read(job))
     runs[1] = dataclasses.replace(runs[1], fingerprint="other times")
     assert judge.case(runs[:1], runs[1:]).word is Word.INCOMPARABLE
 
@@ -139,7 +140,7 @@ def test_a_validation_before_training_is_no_step_that_the_other_side_lacks(tmp_p
 
     a, b = pair(tmp_path, validates_first)
     if at:
-        a = [jobdir.read(job) for job in map(tmp_path.joinpath, A) if not lines(job, lambda all: all[at:])]
+        a = [recorded_run.read(job) for job in map(tmp_path.joinpath, A) if not lines(job, lambda all: all[at:])]
     verdict = judge.case(b, a) if are_turned else judge.case(a, b)
     assert verdict.word is not Word.INCOMPARABLE
     assert "begins at step" not in verdict.reason
@@ -150,7 +151,7 @@ def test_both_cut_off_at_the_same_step_are_never_the_same(tmp_path):
     job = unpack(tmp_path, A[0], "a")
     cut_off(job)
     assert a[0].steps == [1, 2, 3, 4]
-    assert judge.case([jobdir.read(job)], b).word is Word.INCOMPARABLE
+    assert judge.case([recorded_run.read(job)], b).word is Word.INCOMPARABLE
 
 
 def test_a_failed_run_of_b_among_good_ones_decides(tmp_path):
@@ -163,7 +164,7 @@ def test_a_failure_counts_more_than_a_damaged_record(tmp_path):
     a, b = pair(tmp_path, fails)
     job = unpack(tmp_path, A[1], "b2")
     lines(job, lambda all: [*all[:1], *all[2:]])
-    assert judge.case(a, [jobdir.read(job), *b]).word is Word.REGRESSED
+    assert judge.case(a, [recorded_run.read(job), *b]).word is Word.REGRESSED
 
 
 def test_a_time_that_is_not_finite_is_no_problem(tmp_path):

@@ -6,8 +6,9 @@ import json
 import pytest
 from verdict_runs import edit, generator, session, unpack
 
-from verl_verdict import jobdir, memory, memory_records
-from verl_verdict.memory_records import Memory, Process
+from verl_regress.jobs import memory_records, recorded_run
+from verl_verdict import memory
+from verl_verdict.records import Memory, Process
 from verl_verdict.verdicts import Word
 
 GB, MB = 1e9, 1e6
@@ -246,11 +247,11 @@ def recorded(directory, name, to=None, sizes=(5, 6)):
 
 
 def test_a_job_directory_has_the_memory_of_its_processes(tmp_path):
-    run = jobdir.read(recorded(tmp_path, "ppo-0.9.1-v1-1"))
+    run = recorded_run.read(recorded(tmp_path, "ppo-0.9.1-v1-1"))
     assert run.memory == Memory(((Process("", (0.0, 1.0), (5.0, 6.0)),),))
 
 
 def test_a_process_that_loaded_verl_and_has_no_record_is_named(tmp_path):
     job = recorded(tmp_path, "ppo-0.9.1-v1-1")
     (job / "state/memory/n1-7.txt").rename(job / "state/memory/n1-9.txt")
-    assert jobdir.read(job).memory.lacking == ("process 7 on n1 (python3 -m it)",)
+    assert recorded_run.read(job).memory.lacking == ("process 7 on n1 (python3 -m it)",)

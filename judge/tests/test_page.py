@@ -14,7 +14,7 @@ from verl_regress.base.layout import SharedRoot
 from verl_regress.session import codes, report
 from verl_verdict import curves, metrics, page
 from verl_verdict.markup import element, joined
-from verl_verdict.memory_records import Memory
+from verl_verdict.records import Memory
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,8 @@ import math
 import pytest
 from verdict_runs import recorded, unpack
 
-from verl_verdict import comparable, jobdir, records
+from verl_regress.jobs import recorded_run
+from verl_verdict import comparable, records
 from verl_verdict.errors import BadInput
 from verl_verdict.records import Kind
 
@@ -134,7 +135,7 @@ def test_a_seed_is_no_difference_but_pairs_the_runs(tmp_path, said, overrides, s
     asked["said"] |= said
     asked["said"]["overrides"] += [{"text": text} for text in overrides]
     (job / "config/asked.json").write_text(json.dumps(asked))
-    run = jobdir.read(job)
+    run = recorded_run.read(job)
     assert run.seed == seed
     assert not [name for name in run.facts if "seed" in name]
 
@@ -149,28 +150,28 @@ def write_samples(directory, step, *answers):
 
 def test_what_was_sampled_is_hashed_over_steps_and_attempts_whatever_the_order_of_the_answers(tmp_path):
     job = unpack(tmp_path, "ppo-0.9.1-v1-resumed")
-    assert jobdir.sampled(job) is None
+    assert recorded_run.sampled(job) is None
     write_samples(job, 4, "2", "3")
-    one = jobdir.sampled(job)
-    assert jobdir.load(job).hashes == {"sampled tokens": one}
-    assert jobdir.read(job).hashes == {}  # a session reads a run after each other one, and its samples once
+    one = recorded_run.sampled(job)
+    assert recorded_run.JobReader().read(job).hashes == {"sampled tokens": one}
+    assert recorded_run.read(job).hashes == {}  # a session reads a run after each other one, and its samples once
     write_samples(job, 4, "3", "2")
-    assert jobdir.sampled(job) == one
+    assert recorded_run.sampled(job) == one
     write_samples(job / "attempts/2", 5, "2")
-    two = jobdir.sampled(job)
+    two = recorded_run.sampled(job)
     write_samples(job / "attempts/2", 5, "3")
-    assert len({one, two, jobdir.sampled(job)}) == 3
+    assert len({one, two, recorded_run.sampled(job)}) == 3
     write_samples(job / "attempts/2", 4, "9")  # made again by the later attempt
-    again = jobdir.sampled(job)
+    again = recorded_run.sampled(job)
     write_samples(job, 4, "5")
-    assert jobdir.sampled(job) == again
+    assert recorded_run.sampled(job) == again
 
 
 def test_samples_that_were_not_written_to_the_end_have_no_hash(tmp_path):
     job = unpack(tmp_path, "ppo-0.9.1-v1-1")
     write_samples(job, 1, "2")
     (job / "samples/2.jsonl").write_text('{"input": "1+1=", "out')
-    assert jobdir.sampled(job) is None
+    assert recorded_run.sampled(job) is None
 
 
 def test_the_resolved_config_names_neither_the_job_nor_its_seeds(tmp_path):
@@ -192,7 +193,7 @@ def test_a_later_attempt_replaces_the_steps_after_its_checkpoint(tmp_path):
     job = unpack(tmp_path, "ppo-0.9.1-v1-resumed")
     path = job / "attempts/2/config/resolved.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"parent": {"attempt": 1, "step": 2}}))
-    run = jobdir.read(job)
+    run = recorded_run.read(job)
     assert run.steps == [1, 2, 5, 6]
     assert problems(run) == [(Kind.GAP, "the record has no step 3 to 4, but later ones")]
 
@@ -202,7 +203,7 @@ def test_an_attempt_from_scratch_replaces_all_before_it(tmp_path):
     later = job / "attempts/2"
     (later / "logs").mkdir(parents=True)
     (later / "logs/metrics.jsonl").write_text(line(1, **{"train/grad_norm": 3.0}) + "\n")
-    run = jobdir.read(job)
+    run = recorded_run.read(job)
     assert (run.steps, run.series["train/loss"]) == ([1], {1: 1.0})
 
 
@@ -230,7 +231,7 @@ def test_how_a_job_ended(tmp_path, ended, failure, unfinished):
     (job / "state/ended").unlink()
     if ended:
         (job / "state/ended").write_text(json.dumps(ended))
-    run = jobdir.read(job)
+    run = recorded_run.read(job)
     assert (run.failure, run.unfinished) == (failure, unfinished)
 
 
@@ -240,14 +241,14 @@ def test_a_damaged_job_directory_is_refused(tmp_path):
     with pytest.raises(
         BadInput, match=r"config/resolved\.json' cannot be read \(.*\): the job directory is damaged\.$"
     ):
-        jobdir.read(job)
+        recorded_run.read(job)
 
 
 def test_a_job_directory_of_another_shape_is_refused(tmp_path):
     job = unpack(tmp_path, "sft-0.9.1-1")
     (job / "config/ray_config.yaml").write_text("trainer_overrides: [1]")
     with pytest.raises(BadInput, match=r"^The job directory '.*' is damaged \(.*\): give its logs/metrics\.jsonl\.$"):
-        jobdir.read(job)
+        recorded_run.read(job)
 
 
 def with_hooks(directory, name, hooks, **variables):
@@ -256,7 +257,7 @@ def with_hooks(directory, name, hooks, **variables):
     content = json.loads(file.read_text())
     content["env_vars"] |= {"VERL_REGRESS_HOOKS": hooks, **variables}
     file.write_text(json.dumps(content))
-    return jobdir.read(directory / name)
+    return recorded_run.read(directory / name)
 
 
 @pytest.mark.parametrize(

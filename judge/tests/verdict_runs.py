@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from verl_verdict import jobdir
+from verl_regress.jobs import recorded_run
 from verl_verdict.records import Run
 
 RECORDED = Path(__file__).parents[2] / "tests" / "recorded" / "verdict"
@@ -24,7 +24,7 @@ def unpack(directory, name, to=None):
 
 def recorded(directory, *names):
     """The runs of these recorded job directories."""
-    return [jobdir.read(unpack(directory, name)) for name in names]
+    return [recorded_run.read(unpack(directory, name)) for name in names]
 
 
 def rows_of(job):
@@ -45,7 +45,7 @@ def rewrite(job, change):
 
 def changed(directory, name, change=lambda step, data: None, to="b"):
     """The run of a copy of the recorded job directory `name` whose lines were edited."""
-    return jobdir.read(rewrite(unpack(directory, name, to), change))
+    return recorded_run.read(rewrite(unpack(directory, name, to), change))
 
 
 def edit(run, metric, values):

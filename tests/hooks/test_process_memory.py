@@ -10,7 +10,7 @@ import pytest
 from shared_fixtures import HOOKS, environment, python, write
 
 import process_memory
-from verl_verdict import memory_records
+from verl_regress.jobs import memory_records
 
 pytestmark = pytest.mark.slow
 
