@@ -61,9 +61,9 @@ VERDICT = "The judge needs neither the helper, nor Ray, nor the network"
                 ("plan/devices.py", "import requests", [PLANNING]),
                 ("jobs/failure.py", "from verl_regress.cluster import ray_api", [JUDGING]),
                 ("worker/tee.py", "def late():\n    import ray", [RAY]),
-                ("../verl_verdict/judge.py", "from verl_regress.base import errors", [VERDICT]),
-                ("../verl_verdict/records.py", "def late():\n    import ray", [VERDICT]),
-                ("../verl_verdict/errors.py", "from verl_verdict import judge", [CIRCLE]),
+                ("../../judge/verl_verdict/judge.py", "from verl_regress.base import errors", [VERDICT]),
+                ("../../judge/verl_verdict/records.py", "def late():\n    import ray", [VERDICT]),
+                ("../../judge/verl_verdict/errors.py", "from verl_verdict import judge", [CIRCLE]),
             ]
         ),
     ],

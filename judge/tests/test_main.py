@@ -1,4 +1,4 @@
-"""`python -m verl_verdict RUN_A... --against RUN_B...`: the sentences, the JSON and the exit statuses."""
+"""`verl-verdict RUN_A... --against RUN_B...` and `verl-verdict history RUN...`: the sentences, the JSON and the exit statuses."""
 
 import json
 import os
@@ -11,12 +11,13 @@ from shared_fixtures import python
 from verdict_runs import rewrite, unpack
 from wording import THEIRS, said
 
-from verl_verdict import __main__ as command
-from verl_verdict import verdicts
+from verl_regress.jobs.recorded_run import JobReader
+from verl_verdict import command, verdicts
 from verl_verdict.verdicts import Verdict, Word
 
 REPO = Path(__file__).parents[2]
 GRPO = ("grpo-0.9.1-v1-1", "grpo-0.9.1-v1-2")
+READERS = [JobReader()]  # facts, seeds and ends, which no metrics.jsonl has
 
 
 def opposite(step, data):
@@ -44,7 +45,7 @@ def judged(tmp_path, capsys):
 
     def judged(change, *options, a=2):
         b = rewrite(unpack(tmp_path, GRPO[0], "b"), change)
-        status = command.main([*map(str, jobs[:a]), "--against", str(b), *options])
+        status = command.main([*map(str, jobs[:a]), "--against", str(b), *options], READERS)
         return status, *capsys.readouterr()
 
     return judged
@@ -70,7 +71,7 @@ def test_exit_statuses(judged, change, a, status, word):
 def test_incomparable_exits_with_12(tmp_path, capsys):
     a, b = unpack(tmp_path, GRPO[0]), unpack(tmp_path, GRPO[1], "b")
     (b / "config/job_spec.json").write_text('{"trainer_overrides": ["trainer.total_epochs=3"]}')
-    assert command.main([str(a), "--against", str(b)]) == 12
+    assert command.main([str(a), "--against", str(b)], READERS) == 12
     assert (
         "override trainer.total_epochs: A trainer.total_epochs=1, B trainer.total_epochs=3" in capsys.readouterr().out
     )
@@ -139,7 +140,7 @@ def test_json_is_valid_with_values_that_are_not_finite(judged):
 def test_a_cause_cannot_act_on_the_terminal(tmp_path, capsys):
     b = unpack(tmp_path, "sft-0.7.1")
     (b / "state/ended").write_text(json.dumps({"exit_code": 1, "cause": "\x1b]0;\u202e\nverdict     same"}))
-    command.main([str(unpack(tmp_path, "sft-0.9.1-1")), "--against", str(b)])
+    command.main([str(unpack(tmp_path, "sft-0.9.1-1")), "--against", str(b)], READERS)
     out = capsys.readouterr().out
     assert "\\x1b]0;\\u202e\\nverdict     same" in out
     assert all(line.isprintable() for line in out.splitlines())
@@ -149,7 +150,7 @@ def test_runs_of_several_workloads_are_several_cases(tmp_path, capsys):
     names = [*GRPO, "sft-0.9.1-1", "sft-0.9.1-2"]
     a = [str(unpack(tmp_path, name)) for name in names]
     b = [str(unpack(tmp_path, name)) for name in ("sft-0.7.1", "grpo-0.9.1-v1-3")]
-    assert command.main([*a, "--against", *b]) == 10
+    assert command.main([*a, "--against", *b], READERS) == 10
     out = capsys.readouterr().out
     assert "grpo        same: B differs from A only by rounding (at most " in out
     assert "sft         changed: A repeats itself, and B differs from step 1 on (" in out
@@ -185,8 +186,8 @@ def test_accepted_facts_reach_the_judge(tmp_path, capsys):
     a, b = unpack(tmp_path, GRPO[0]), unpack(tmp_path, "grpo-0.9.1-v1-3", "b")
     resolved = json.loads((b / "config/resolved.json").read_text())
     (b / "config/resolved.json").write_text(json.dumps(resolved | {"profile": "gpu"}))
-    assert command.main([str(a), "--against", str(b)]) == 12
-    assert command.main([str(unpack(tmp_path, GRPO[1])), "--against", str(b), "--accept=profile"]) == 0
+    assert command.main([str(a), "--against", str(b)], READERS) == 12
+    assert command.main([str(unpack(tmp_path, GRPO[1])), "--against", str(b), "--accept=profile"], READERS) == 0
     assert "note        profile also differ: the code is not the only possible cause" in capsys.readouterr().out
 
 
@@ -219,19 +220,21 @@ def test_a_record_of_ppo_without_the_critics_values_is_no_grpo(tmp_path, capsys)
 @pytest.mark.parametrize(
     ("b", "sentence"),
     [
-        ("none", "The record '{0}/none' does not exist: give a metrics.jsonl or a job directory."),
+        ("none", "The record '{0}/none' does not exist: give a metrics.jsonl."),
         ("empty.jsonl", "The record '{0}/empty.jsonl' is empty: the run ended before its first step, or is not a run."),
         ("text.jsonl", "Line 1 of '{0}/text.jsonl' is not JSON ('loss: 3'): give a metrics.jsonl of verl's file logger."),
-        ("folder", "The job directory '{0}/folder' has no logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."),
-        ("no-text", "The record '{0}/no-text/logs/metrics.jsonl' cannot be read ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte): make it readable, or give another run."),
-        ("nothing", "The job directory '{0}/nothing' has an empty logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."),
+        ("folder", "The directory '{0}/folder' has no metrics.jsonl: give the one of the run."),
+        ("resumed", "The directory '{0}/resumed' has 2 files metrics.jsonl (such as '{0}/resumed/attempts/2/logs/metrics.jsonl'): give the one of the run."),
+        ("no-text", "The record '{0}/no-text/logs/metrics.jsonl' cannot be read ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte): give a metrics.jsonl of verl's file logger."),
+        ("nothing", "The record '{0}/nothing/logs/metrics.jsonl' is empty: the run ended before its first step, or is not a run."),
         ("sft-0.7.1", "A has runs of grpo, and B has none: compare runs of the same workloads."),
-        ("a", "'a' and 'a' are copies of one record (all times are equal): give the records of different runs."),
+        ("a", "'{0}/a/logs/metrics.jsonl' and '{0}/a/logs/metrics.jsonl' are copies of one record (all times are equal): give the records of different runs."),
     ],
 )  # fmt: skip
 def test_bad_input(tmp_path, capsys, b, sentence):
     a = unpack(tmp_path, GRPO[0], "a")
     unpack(tmp_path, "sft-0.7.1")
+    unpack(tmp_path, "ppo-0.9.1-v1-resumed", "resumed")
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "text.jsonl").write_text("loss: 3\n")
     (tmp_path / "folder").mkdir()
@@ -247,7 +250,7 @@ def test_bad_input(tmp_path, capsys, b, sentence):
 def test_an_empty_name_is_not_the_current_directory(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(unpack(tmp_path, GRPO[0]))
     found = command.main([str(unpack(tmp_path, GRPO[1])), "--against", ""]), *capsys.readouterr()
-    assert found == (2, "", "error   A RUN is '', which names nothing: give a metrics.jsonl or a job directory.\n")
+    assert found == (2, "", "error   A RUN is '', which names nothing: give a metrics.jsonl.\n")
 
 
 @pytest.mark.slow
@@ -260,7 +263,7 @@ def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
         env={**os.environ, "PYTHONPATH": str(REPO / "judge")}, stdout=out, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(out)
-    sentence = "error   The verdict cannot be written to standard output (Broken pipe): write it to another place.\n"
+    sentence = "error   The answer cannot be written to standard output (Broken pipe): write it to another place.\n"
     assert (ran.returncode, ran.stderr) == (2, sentence)
 
 
@@ -277,7 +280,7 @@ def test_a_wrong_command_line(capsys, arguments, named):
     assert (status, *capsys.readouterr()) == (
         2,
         "",
-        said(f"error   The command line is wrong ({THEIRS} {named}): see 'python -m verl_verdict --help'.\n"),
+        said(f"error   The command line is wrong ({THEIRS} {named}): see 'verl-verdict --help'.\n"),
     )
 
 
@@ -290,7 +293,66 @@ def test_it_runs_alone(tmp_path):
     assert ran.stdout.endswith("\nverdict     identical (exit status 0)\n")
     modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in ran.stderr.splitlines() if "|" in line}
     assert "verl_verdict" in modules
-    assert modules.isdisjoint({"ray", "verl_regress", "verl", "torch"})
+    assert modules.isdisjoint({"ray", "verl_regress", "verl", "torch", "yaml"})
+
+
+def test_a_package_that_is_not_installed_is_one_sentence():
+    program = "import sys; sys.modules['numpy'] = None; from verl_verdict.__main__ import main; sys.exit(main(['a', '--against', 'b']))"
+    ran = python("-c", program, env={**os.environ, "PYTHONPATH": str(REPO / "judge")})
+    sentence = f"error   The Python {sys.executable} has no package 'numpy', which the judge needs: 'pip install numpy' brings it.\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", sentence)
+
+
+# ---- history
+
+
+def records(directory, change, count=4):
+    """Records of as many runs, the later half of which is changed."""
+    jobs = [unpack(directory, GRPO[0], f"run-{number}") for number in range(count)]
+    for number, job in enumerate(jobs):
+        rewrite(job, lambda step, data, is_later=number >= count // 2: change(step, data) if is_later else None)
+        rows = [
+            row | {"data": row["data"] | {"timing_s/step": 1 + number / 100}}
+            for row in map(json.loads, (job / "logs/metrics.jsonl").read_text().splitlines())
+        ]
+        (job / "logs/metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [str(job) for job in jobs]
+
+
+def test_a_history_names_the_run_with_which_a_metric_changes(tmp_path, capsys):
+    runs = records(tmp_path, entropy)
+    page = tmp_path / "history.html"
+    assert command.main(["history", *runs, "--page", str(page)]) == 0
+    (change,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("change ")]
+    assert change.startswith("change      grpo, A, actor/entropy: ")
+    assert f"from run 2 of {runs[1]} (unknown code) to run 3 of {runs[2]} (unknown code)" in change
+    assert "actor/entropy" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "The command line is wrong (the following arguments are required: RUN): see 'verl-verdict --help'."),
+        (["{0}/a", "{0}/a"], "'{0}/a/logs/metrics.jsonl' and '{0}/a/logs/metrics.jsonl' are copies of one record (all times are equal): give the records of different runs."),
+        (["{0}/other.jsonl"], "'{0}/other.jsonl' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."),
+        (["{0}/a", "--page={0}/none/page.html"], "--page={0}/none/page.html cannot be written (No such file or directory): name another file."),
+    ],
+)  # fmt: skip
+def test_bad_input_of_a_history(tmp_path, capsys, arguments, sentence):
+    unpack(tmp_path, GRPO[0], "a")
+    (tmp_path / "other.jsonl").write_text('{"step": 1, "data": {"other": 1.0}}\n')
+    status = command.main(["history", *(argument.format(tmp_path) for argument in arguments)])
+    assert (status, capsys.readouterr().err) == (2, f"error   {sentence.format(tmp_path)}\n")
+
+
+def test_a_history_without_a_usable_run_is_refused(tmp_path, capsys):
+    job = unpack(tmp_path, GRPO[0])
+    cut_off(job)
+    record = job / "logs/metrics.jsonl"
+    record.write_text(record.read_text() + '{"step": 3')
+    assert command.main(["history", str(record)]) == 2
+    sentence = f"error   No run can be used (run 1 of {record} (unknown code): the record is cut off after step 2, in line 3): give runs that trained to their end.\n"
+    assert capsys.readouterr() == ("", sentence)
 
 
 def test_help_lists_every_exit_status(capsys):

@@ -162,7 +162,7 @@ def test_no_common_seed_is_inconclusive():
     [
         (
             {"memory": Memory()},
-            "'b3' has no records of its processes' memory: verl-regress did not record it yet, or this is not a job directory",
+            "'b3' has no records of its processes' memory: a metrics.jsonl alone has none",
         ),
         (
             {"memory": Memory(((Process("x", (1.0, 99.0), (5.0, 5.0)),),), ("process 7 on n1 (python3)", "process 8"))},

@@ -123,7 +123,7 @@ def _by_name(run: Run) -> dict[str, float]:
 def unusable(run: Run) -> str | None:
     """Why nothing can be said about the memory of this run, as a sentence without its end."""
     if not run.memory.attempts:
-        return f"'{run.name}' has no records of its processes' memory; a metrics.jsonl has none"
+        return f"'{run.name}' has no records of its processes' memory: a metrics.jsonl alone has none"
     if run.memory.lacking:
         more = f" and {len(run.memory.lacking) - 1} more" if len(run.memory.lacking) > 1 else ""
         return f"'{run.name}' has no record of the memory of {run.memory.lacking[0]}{more}"
