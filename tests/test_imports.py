@@ -45,6 +45,7 @@ PLANNING = "Planning a job asks neither Ray nor the network"
 JUDGING = "Judging a job's status asks neither Ray nor the network"
 RAY = "Only the package cluster imports Ray"
 VERDICT = "The judge needs neither the helper, nor Ray, nor the network"
+READING = "Reading a record needs the standard library alone, as a worker has it"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ VERDICT = "The judge needs neither the helper, nor Ray, nor the network"
                 ("../../judge/verl_verdict/judge.py", "from verl_regress.base import errors", [VERDICT]),
                 ("../../judge/verl_verdict/records.py", "def late():\n    import ray", [VERDICT]),
                 ("../../judge/verl_verdict/errors.py", "from verl_verdict import judge", [CIRCLE]),
+                ("../../judge/verl_verdict/metrics.py", "def late():\n    import numpy", [READING]),
             ]
         ),
     ],

@@ -324,7 +324,7 @@ def test_a_history_names_the_run_with_which_a_metric_changes(tmp_path, capsys):
     page = tmp_path / "history.html"
     assert command.main(["history", *runs, "--page", str(page)]) == 0
     (change,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("change ")]
-    assert change.startswith("change      grpo, A, actor/entropy: ")
+    assert change.startswith("change      the runs: grpo, actor/entropy: ")
     assert f"from run 2 of {runs[1]} (unknown code) to run 3 of {runs[2]} (unknown code)" in change
     assert "actor/entropy" in page.read_text()
 

@@ -191,4 +191,5 @@ def _point(path: Path, run: Run, number: int) -> history.Point:
         time=datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).isoformat(timespec="seconds"),
         code=run.code or "unknown code",
         tree=run.code or str(path),
+        source="the runs",  # one series: a run's code is a change of it
     )

@@ -49,6 +49,12 @@ planted() {
   rules::none "(^|[^0-9.])${version//./\\.}([^0-9.]|$)"
 }
 
+@test "the distributions that can be installed alone have the version" {
+  versions=$(sed -nE 's/^__version__ = "([^"]+)".*/\1/p' py/verl_regress/__init__.py judge/*/__init__.py rehearsal/*/__init__.py)
+  (($(wc -l <<<"$versions") > 1))
+  [[ $(sort -u <<<"$versions" | wc -l) == 1 ]]
+}
+
 @test "make version prints it" {
   run --separate-stderr make --no-print-directory version
   [[ $status == 0 && $output == "verl-regress $(sed -nE 's/^__version__ = "([^"]+)".*/\1/p' py/verl_regress/__init__.py)" ]]
