@@ -60,11 +60,13 @@ CAUGHT = (Word.REGRESSED, Word.CHANGED)
 # Signals that the judge finds in what a run costs, and words of its sentence on them.
 MEASURED = {"speed": (speed.case, "a step takes"), "memory": (memory.case, "all processes")}
 WITHOUT_METRIC = ("crash", "stops", *MEASURED)  # signals that no metric shows
-# Of the many noisy runs only these are kept beside the decisive metrics: what the judge finds wrong on its face, and the step's time.
+# Of the many noisy runs only these are kept beside the decisive metrics: what the judge finds wrong on its face, what alone shows another
+# clip range, and the step's time.
 _KEPT_OF_NOISY = (
     "critic/advantages/max",
     "critic/advantages/min",
     "actor/pg_loss",
+    "actor/pg_clipfrac",
     "critic/grad_norm",
     "timing_s/step",
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from verdict_runs import edit, generator, noisy, session
 
-from verl_verdict import judge, statistics
+from verl_verdict import judge, sampled, statistics
 from verl_verdict.metrics import Decisive
 from verl_verdict.statistics import LOOKS
 from verl_verdict.verdicts import Word
@@ -93,7 +93,7 @@ def test_the_sign_flip_test_keeps_its_alpha_without_margins():
     """All flips, all summaries at once: p <= 1/32 in at most 1/32 of the sessions, and 3 standard errors."""
     rng = generator(5)
     a, b = rng.normal(size=(2, 2000, 6, 12)) * np.geomspace(0.01, 100, 12)
-    p = statistics.sign_flip(b - a, statistics.scale(b - a, np.ones(12))).min(axis=-1)
+    p = statistics.sign_flip(b - a, statistics.scale(b - a, np.ones(12)), np.ones(12)).min(axis=-1)
     assert (p <= 2 / 64 + 1e-9).mean() <= 1 / 32 + 3 * np.sqrt(1 / 32 / 2000)
 
 
@@ -120,11 +120,21 @@ def test_a_summary_below_its_floor_hides_no_other():
     assert list(statistics.look_at(a, a + difference, np.array([0.1, 0.1])).differs) == [False, True]
 
 
+def test_noise_within_its_floor_is_no_rival_of_a_difference():
+    """Twenty summaries of noise: with some signs one of them lines up better than the difference does."""
+    difference = np.column_stack([[1.9, 0.8, 1.2, 0.3, 0.5, 0.4], generator(10).normal(size=(6, 20))])
+    p = [
+        statistics.sign_flip(difference, statistics.scale(difference, floor), floor)[0]
+        for floor in (np.zeros(21), np.append(0.5, np.full(20, 2.0)))
+    ]
+    assert p[0] > 0.03125 == p[1]
+
+
 @pytest.mark.parametrize("pairs", [3, 4, 6, 8])
 def test_the_smallest_p_of_a_look(pairs):
     a = np.zeros((pairs, 1))
     b = np.linspace(10, 11, pairs)[:, None]
-    assert statistics.sign_flip(b - a, statistics.scale(b - a, np.zeros(1)))[0] == 2.0 ** (1 - pairs)
+    assert statistics.sign_flip(b - a, statistics.scale(b - a, np.zeros(1)), np.zeros(1))[0] == 2.0 ** (1 - pairs)
 
 
 def test_the_looks_spend_no_more_than_they_declare():
@@ -204,6 +214,37 @@ BETTER, OTHER, WORSE = {"critic/score/mean": 0.3}, {"actor/entropy": 0.3}, {"tra
 )
 def test_worse_counts_more_than_changed_and_changed_more_than_improved(shift, word):
     assert verdict_of(5, 6, shift).word is word
+
+
+SCORE = "critic/score/mean"
+
+
+def test_a_small_difference_that_lasts_is_found_within_the_margins():
+    verdict = verdict_of(3, 8, {SCORE: -0.03}, steps=30)
+    assert (verdict.word, verdict.first.metric) == (Word.REGRESSED, SCORE)
+    assert [row.summary for row in verdict.rows if row.finding == "regressed"] == [f"{SCORE}, mean of all steps"]
+    assert verdict.reason.startswith(f"{SCORE}, mean of all steps: A 0.50078, B 0.470128, beyond the margin of 0.02")
+
+
+def test_a_difference_that_six_pairs_show_overrules_that_four_were_the_same():
+    """The first update and the last third are equal."""
+    a, b = session(generator(1), 8, steps=30)
+    b = [edit(run, SCORE, lambda step, value: value - 0.06 * (2 <= step <= 20)) for run in b]
+    decisive = [Decisive(SCORE, +1, floor=0.02)]
+    assert judge.case(a[:4], b[:4], decisive=decisive).word is Word.SAME
+    verdict = judge.case(a, b, decisive=decisive)
+    assert (verdict.word, verdict.how) == (Word.REGRESSED, "6 pairs of runs, by statistics")
+    assert verdict.first.step in (2, 3)
+
+
+def test_a_drift_needs_the_same_steps_in_all_runs():
+    a, b = session(generator(3), 6)
+    names = [each.metric for each in sampled.drifts([*a, *b], "ppo", ())]
+    assert "critic/score/mean" in names
+    b[0] = edit(b[0], "critic/score/mean", {99: 0.5})
+    assert [each.metric for each in sampled.drifts([*a, *b], "ppo", ())] == [
+        name for name in names if name != "critic/score/mean"
+    ]
 
 
 def test_a_difference_needs_six_pairs():

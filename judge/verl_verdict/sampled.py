@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -17,28 +18,34 @@ from verl_verdict.records import Run
 from verl_verdict.statistics import LOOKS, Array
 from verl_verdict.verdicts import Row, Verdict, Word
 
+_DIFFERS = (Word.REGRESSED, Word.CHANGED, Word.IMPROVED)  # the worst first
 _WIDE = 5.0  # floors: a larger margin is noted, because "same" then says little
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One value per run: a metric at the first update, or its mean over the last third of its steps."""
+    """One value per run: a metric at the first update, or its mean over the last third of its steps, or over all.
+
+    The mean over all steps shows a small difference that lasts (`is_drift`); it is no part of sameness.
+    """
 
     metric: str
     decisive: Decisive
     last_third: bool
+    is_drift: bool = False
 
     @property
     def name(self) -> str:
         """As the report shows it."""
-        return f"{self.metric}, {'mean of the last third' if self.last_third else 'first update'}"
+        part = "mean of all steps" if self.is_drift else "mean of the last third" if self.last_third else "first update"
+        return f"{self.metric}, {part}"
 
     def of(self, run: Run) -> float:
         """The value of this run."""
         steps = sorted(run.series[self.metric].items())
-        if not self.last_third:
+        if not (self.last_third or self.is_drift):
             return steps[0][1]
-        last = steps[-math.ceil(len(steps) / 3) :]
+        last = steps if self.is_drift else steps[-math.ceil(len(steps) / 3) :]
         return sum(value for _, value in last) / len(last)
 
     def first_step(self, run: Run) -> int:
@@ -65,6 +72,18 @@ def summaries(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) ->
     return found
 
 
+def drifts(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> list[Summary]:
+    """The means over all steps of the decisive metrics that all runs have at the same steps, and at more than one."""
+    common = set.intersection(*(set(run.series) for run in runs))
+    lasting = [
+        name for name in common if len(steps := {frozenset(run.series[name]) for run in runs}) == 1 < len(steps.pop())
+    ]
+    return [
+        Summary(name, each, last_third=False, is_drift=True)
+        for name, each in metrics.decisive_of(workload, lasting, chosen)
+    ]
+
+
 def worse_alone(a: Run, b: Run, workload: str, chosen: Sequence[Decisive]) -> str | None:
     """Why one pair is enough to say that B is worse: a metric that hardly depends on the path of training is beyond its floor."""
     for summary in summaries([a, b], workload, chosen):
@@ -77,7 +96,7 @@ def worse_alone(a: Run, b: Run, workload: str, chosen: Sequence[Decisive]) -> st
 
 @np.errstate(over="ignore", invalid="ignore")  # what no float can hold is infinite or NaN, and so never the same
 def judge(base: Verdict, pairs: Sequence[Pair], others: Sequence[Run], chosen: Sequence[Decisive]) -> Verdict:
-    """The verdict at the first declared look that decides; further pairs do not change it.
+    """The verdict at the first declared look that decides. Further pairs do not change it, unless they show a difference.
 
     `others` are runs of A with further seeds: they tell more about A against A.
     """
@@ -91,18 +110,21 @@ def judge(base: Verdict, pairs: Sequence[Pair], others: Sequence[Run], chosen: S
     found = summaries(runs, base.workload, chosen)
     if not found:
         return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason="the runs have no decisive metric in common")
+    found += drifts(runs, base.workload, chosen)
     table = statistics.taken([[summary.of(run) for summary in found] for run in runs])
     more = [[each.of(run) for each in found] for run in others if all(each.metric in run.series for each in found)]
     repeats = None if base.deterministic else _repeats(pairs, found)  # they would tell that A has no noise at all
     case = _Sampled(base, found, pairs, repeats, statistics.taken(more) if more else None)
-    judged = base
+    judged, decided = base, 0
     for look in [look for look in LOOKS if look <= len(pairs)]:
-        judged = _look(case, table[0 : 2 * look : 2], table[1 : 2 * look : 2])
-        if judged.word is not Word.INCONCLUSIVE:
-            if len(pairs) > look:
-                note = f"decided at {look} pairs, as declared: the other {len(pairs) - look} do not change it"
-                judged = dataclasses.replace(judged, notes=(*judged.notes, note))
+        now = _look(case, table[0 : 2 * look : 2], table[1 : 2 * look : 2])
+        if judged.word is not Word.SAME or now.word in _DIFFERS:
+            judged, decided = now, look
+        if judged.word in _DIFFERS:
             break
+    if judged.word is not Word.INCONCLUSIVE and len(pairs) > decided:
+        note = f"decided at {decided} pairs, as declared: the other {len(pairs) - decided} do not change it"
+        judged = dataclasses.replace(judged, notes=(*judged.notes, note))
     return judged
 
 
@@ -122,20 +144,22 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
     found = case.found
     sizes = ((a + b) / 2).mean(axis=0)  # of both sides alike, so that exchanging A and B in a pair changes no floor
     floors = statistics.taken([each.floor(size) for each, size in zip(found, sizes, strict=True)])
-    look = statistics.look_at(a, b, floors, case.repeats, case.others)
-    rows = [_row(each, a[:, at].mean(), b[:, at].mean(), look, at) for at, each in enumerate(found)]
+    is_drift = np.array([each.is_drift for each in found])
+    look = statistics.look_at(a, b, floors, case.repeats, case.others, is_drift)
+    every = [_row(each, a[:, at].mean(), b[:, at].mean(), look, at) for at, each in enumerate(found)]
+    rows = [row for row, drift in zip(every, is_drift, strict=True) if not drift or row.finding != "same"]
     base = dataclasses.replace(case.base, rows=tuple(rows), how=f"{look.pairs} pairs of runs, by statistics")
     for word in (Word.REGRESSED, Word.CHANGED, Word.IMPROVED):
         if found_so := [row for row in rows if row.finding == word.value]:
             reason = f"{found_so[0].summary}: A {diagnosis.number(found_so[0].a)}, B {diagnosis.number(found_so[0].b)}, beyond the margin of {diagnosis.number(found_so[0].margin)} (p {found_so[0].p:.2g})"
-            return dataclasses.replace(base, word=word, reason=reason, first=_first(case, rows))
+            return dataclasses.replace(base, word=word, reason=reason, first=_first(case, every, look.pairs))
     dead = [row for at, row in enumerate(rows) if np.ptp(a[:, at]) == 0]
     if dead:
         reason = f"{dead[0].summary} is {diagnosis.number(dead[0].a)} in every run of A, so it cannot show that B is the same: choose another decisive metric, or a case in which it varies"
         return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason)
     hidden = [
         f"{row.summary} ({diagnosis.number(row.margin)})"
-        for row, floor in zip(rows, floors, strict=True)
+        for row, floor in zip(rows, floors, strict=False)
         if row.margin > _WIDE * floor
     ]
     if hidden:
@@ -145,7 +169,7 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
     if bool(np.all(look.same)):
         reason = f"all {len(rows)} summaries of the decisive metrics are within their margins"
         return dataclasses.replace(base, word=Word.SAME, reason=reason)
-    needed = statistics.pairs_needed(b - a, look.margin, len(case.pairs))
+    needed = statistics.pairs_needed((b - a)[:, ~is_drift], look.margin[~is_drift], len(case.pairs))
     open_rows = [row.summary for row in rows if row.finding == "open"]
     ask = (
         f"run {needed} more {'pair' if needed == 1 else 'pairs'}"
@@ -167,12 +191,27 @@ def _row(summary: Summary, a: float, b: float, look: statistics.Look, at: int) -
     )
 
 
-def _first(case: _Sampled, rows: list[Row]) -> diagnosis.Diagnosis:
-    """The first summary that differs: first updates before last thirds, then in causal order. The values are means over the pairs."""
-    beyond = [at for at, row in enumerate(rows) if row.finding not in ("same", "open")]
-    at = min(beyond, key=lambda each: (case.found[each].last_third, metrics.causal_rank(case.found[each].metric)))
-    step = case.found[at].first_step(case.pairs[0].a[0])
-    return diagnosis.at(step, case.found[at].metric, rows[at].a, rows[at].b, case.base.config)
+def _first(case: _Sampled, rows: list[Row], pairs: int) -> diagnosis.Diagnosis:
+    """The first of the summaries that differ, and then in causal order. The values are means over the pairs."""
+    beyond = []
+    for summary, row in zip(case.found, rows, strict=True):
+        if row.finding not in ("same", "open"):
+            at = (summary.first_step(case.pairs[0].a[0]), row.a, row.b)
+            step, a, b = _since(summary.metric, case.pairs[:pairs], row) if summary.is_drift else at
+            beyond.append((step, metrics.causal_rank(summary.metric), a, b, summary.metric))
+    step, _, a, b, metric = min(beyond)
+    return diagnosis.at(step, metric, a, b, case.base.config)
+
+
+def _since(metric: str, pairs: Sequence[Pair], row: Row) -> tuple[int, float, float]:
+    """The first step at which B is half as far from A as at the worst step, and the means there: a drift begins in noise."""
+    a, b = (
+        [side[0].series[metric] for side in sides] for sides in zip(*((pair.a, pair.b) for pair in pairs), strict=True)
+    )
+    means = [(step, fmean(run[step] for run in a), fmean(run[step] for run in b)) for step in sorted(a[0])]
+    sign = 1 if row.b > row.a else -1
+    apart = [sign * (other - mine) for _, mine, other in means]
+    return next(each for each, far in zip(means, apart, strict=True) if 2 * far >= max(apart))
 
 
 def _repeats(pairs: Sequence[Pair], found: Sequence[Summary]) -> Array | None:

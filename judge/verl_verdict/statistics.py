@@ -1,14 +1,15 @@
 """Paired runs that are not deterministic: is there a difference, or is sameness shown?
 
 The run is the unit, because the steps of one run depend on each other: each run gives one value per summary (a metric at the first
-update, or its mean over the last third). Runs are paired by seed. All functions take arrays of shape (..., pairs, summaries), so
+update, or its mean over the last third or over all steps). Runs are paired by seed. All functions take arrays of shape (..., pairs, summaries), so
 that the tests can simulate hundreds of sessions at once.
 
 - Difference: all sign flips of the pairs, jointly for all summaries, with the largest |mean difference| / scale (max-T,
   step-down). This keeps the family-wise error rate, whatever the correlation between the metrics.
 - Sameness: two one-sided t-tests (TOST) against a margin, for every summary. All must pass, so they need no correction. A difference
   beyond its floor that the sign flips hint at is not the same either, though within the margin.
-- Looks: the data are judged at 3, 4, 6 and 8 pairs only, each with its share of alpha; the first decision is final.
+- Looks: the data are judged at 3, 4, 6 and 8 pairs only, each with its share of alpha; the first decision is final, but a
+  later look may show a difference.
 """
 
 from __future__ import annotations
@@ -50,18 +51,28 @@ class Look:
     same: NDArray[np.bool_]  # within the margin, and nothing hints at a difference beyond the floor
 
 
-def look_at(a: Array, b: Array, floor: Array, repeats: Array | None = None, others: Array | None = None) -> Look:
+def look_at(
+    a: Array,
+    b: Array,
+    floor: Array,
+    repeats: Array | None = None,
+    others: Array | None = None,
+    is_drift: NDArray[np.bool_] | None = None,
+) -> Look:
     """Both tests on all pairs that are given, at the alpha of this number of pairs.
 
-    `floor` is the difference that does not matter; `repeats` and `others` as for noise().
+    `floor` is the difference that does not matter; `repeats` and `others` as for noise(). Summaries with `is_drift` have no other margin
+    than their floor, and are no part of sameness: they are `same` if they do not differ.
     """
     pairs = a.shape[-2]
     difference = b - a
     mean = difference.mean(axis=-2)
-    margin = margins(floor, noise(a, difference, repeats, others))
-    p = sign_flip(difference, scale(difference, floor))
+    drift = np.zeros_like(floor, dtype=bool) if is_drift is None else is_drift
+    margin = np.where(drift, floor, margins(floor, noise(a, difference, repeats, others)))
+    p = sign_flip(difference, scale(difference, floor), floor)
     sameness_p = tost(difference, margin)
     alpha = DIFFERENCE_ALPHA.get(pairs, 0.0)
+    differs = (p <= alpha + _EPSILON) & (alpha > 0) & (np.abs(mean) > margin)
     within = sameness_p <= SAMENESS_ALPHA.get(pairs, 0.0)
     return Look(
         pairs=pairs,
@@ -69,9 +80,9 @@ def look_at(a: Array, b: Array, floor: Array, repeats: Array | None = None, othe
         margin=margin,
         p=p,
         sameness_p=sameness_p,
-        differs=(p <= alpha + _EPSILON) & (alpha > 0) & (np.abs(mean) > margin),
+        differs=differs,
         within=within,
-        same=within & ~((p <= HINT + _EPSILON) & (np.abs(mean) > floor)),
+        same=np.where(drift, ~differs, within & ~((p <= HINT + _EPSILON) & (np.abs(mean) > floor))),
     )
 
 
@@ -85,10 +96,11 @@ def scale(difference: Array, floor: Array) -> Array:
     return np.where(spread > 0, spread, 1.0)
 
 
-def sign_flip(difference: Array, scaled_by: Array) -> Array:
+def sign_flip(difference: Array, scaled_by: Array, floor: Array) -> Array:
     """p of each summary's difference, adjusted for all of them: Westfall and Young's step-down over all sign flips of the pairs.
 
-    The largest statistic is compared with the largest of all summaries in each flip, the next one with the largest of the rest.
+    The largest statistic is compared with the largest of all summaries in each flip, the next one with the largest of the rest. In every
+    flip a mean within the floor counts as 0, so noise that does not matter is no rival of a difference that does.
     """
     pairs = difference.shape[-2]
     # Where it is not, p is 1, and the others are not compared with it.
@@ -96,7 +108,8 @@ def sign_flip(difference: Array, scaled_by: Array) -> Array:
     difference = np.where(is_finite[..., None, :], difference, 0.0)
     scaled_by = np.where(np.isfinite(scaled_by), scaled_by, 1.0)
     flips = 1 - 2 * ((np.arange(2**pairs)[:, None] >> np.arange(pairs)) & 1).astype(np.float64)
-    statistic = np.abs(np.einsum("fp,...ps->...fs", flips, difference)) / pairs / scaled_by[..., None, :]
+    mean = np.abs(np.einsum("fp,...ps->...fs", flips, difference)) / pairs
+    statistic = np.where(mean > floor[..., None, :], mean / scaled_by[..., None, :], 0.0)
     observed = statistic[..., 0, :]  # the flip that changes no sign
     order = np.argsort(-observed, axis=-1)
     ranked = np.take_along_axis(statistic, order[..., None, :], axis=-1)
