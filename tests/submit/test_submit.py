@@ -15,9 +15,9 @@ from shared_fixtures import BASE, SPEC, has_packages, node_row, write
 from streams import tar
 from wording import THEIRS
 
-from verl_regress.base import layout, lock, processes, this_node
+from verl_regress.base import layout, lock, processes
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import packages
+from verl_regress.cluster import nodes, packages
 from verl_regress.jobs import find
 from verl_regress.jobs.status import Status, judge
 from verl_regress.store import snapshot
@@ -47,7 +47,7 @@ def test_a_submission_makes_one_directory_and_says_its_id(submit, ray, shared):
 @pytest.mark.parametrize(("container", "said"), [("c0ffee", "c0ffee"), (None, socket.gethostname())])
 def test_ray_gets_what_was_planned_and_where_it_was_sent_from(submit, ray, sdk, shared, monkeypatch, container, said):
     monkeypatch.setattr(processes, "container", lambda: container)
-    monkeypatch.setattr(this_node, "address", lambda: "10.0.0.9")
+    monkeypatch.setattr(nodes, "own_address", lambda: "10.0.0.9")
     submit("--submission-id=me")
     sent = {"submitted_from_container": said, "submitted_from_ip": "10.0.0.9", "submitted_via": "sdk"}
     assert sdk.addresses == [ray.address]

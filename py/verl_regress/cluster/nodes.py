@@ -1,8 +1,10 @@
-"""The nodes as Ray sees them, and waiting until they are all there."""
+"""The nodes as Ray sees them, waiting until they are all there, and which of them this process runs on."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import socket
 import time
 from pathlib import Path
 
@@ -137,6 +139,16 @@ def up(api: RayApi) -> list[Node]:
     known = api.raylets()
     gone = silent(known)
     return [node for node in known if node not in gone]
+
+
+def own_address() -> str:
+    """The IP of this node. For nodes reached over ssh the transport provides it: a host often resolves its own name to 127.0.1.1."""
+    return os.environ.get("VERL_REGRESS_NODE_IP") or socket.gethostbyname(socket.gethostname())
+
+
+def own_name() -> str | None:
+    """The name of this node, head or worker-N, which everything started by our `ray start` inherits; None elsewhere."""
+    return os.environ.get("VERL_REGRESS_NODE")
 
 
 def describe(node: Node) -> str:

@@ -23,12 +23,12 @@ from typing import Any
 
 from redaction import Redactor
 from verl_regress import __version__
-from verl_regress.base import say, this_node
+from verl_regress.base import say
 from verl_regress.base.errors import BadInput
 from verl_regress.base.files import as_json, end_of
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import is_trusted, job_uids, trusted_uids
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import nodes, ray_private
 from verl_regress.cluster.ray_api import RayApi, seen_from_here, token
 from verl_regress.jobs import find, stacks
 from verl_regress.secrets import job_secrets
@@ -211,11 +211,11 @@ def _log_sources(
     if not everything:
         return sources
     job_id = ((asked["job_info.json"].content or {}).get("ray") or {}).get("job_id")
-    nodes, here = (asked["nodes.json"].content or {}).get("result", []), this_node.address()
+    rows, here = (asked["nodes.json"].content or {}).get("result", []), nodes.own_address()
     remote = {
-        node["node_name"]: node["node_id"] for node in nodes if node["state"] == "ALIVE" and node["node_ip"] != here
+        node["node_name"]: node["node_id"] for node in rows if node["state"] == "ALIVE" and node["node_ip"] != here
     }
-    own = next((node["node_name"] for node in nodes if node["node_ip"] == here), "here")
+    own = next((node["node_name"] for node in rows if node["node_ip"] == here), "here")
     lists = _ask(
         {name: partial(_list_logs, api, node_id, job_id) for name, node_id in remote.items()}, time.monotonic() + 1
     )

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from verl_regress.base import documents, processes, say, this_node
+from verl_regress.base import documents, processes, say
 from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.files import as_json, write_atomically
@@ -324,7 +324,7 @@ def submitted_from() -> dict[str, str]:
     """The container and address of this process: proof that the submission was made in the head."""
     return {
         "submitted_from_container": processes.container() or socket.gethostname(),
-        "submitted_from_ip": this_node.address(),
+        "submitted_from_ip": nodes.own_address(),
     }
 
 

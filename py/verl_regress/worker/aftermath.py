@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import node_memory
-from verl_regress.base import say, this_node
+from verl_regress.base import say
 from verl_regress.base.errors import RegressError, Unreadable
 from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import nodes, ray_private
 from verl_regress.cluster.ray_api import Node, RayApi, accepts, seen_from_here, silent
 from verl_regress.jobs import causes, memory_records
 
@@ -120,14 +120,14 @@ def of_sigkill(job: JobDir, pid: int) -> str:
     counted = node_memory.counters()
     has_killed = _has_killed(job, counted)
     if has_killed:
-        node = this_node.name() or counted["hostname"]
+        node = nodes.own_name() or counted["hostname"]
         return f", out of memory: the kernel of {node} killed it{_sizes(job, counted, pid)}"
     return f", sent {_BY_NEITHER}" if has_killed is False else ", which verl-regress did not send"
 
 
 def _counters_of(raylet: Node) -> dict[str, Any]:
     """What the kernel of that node counts now. Raises RegressError."""
-    if raylet.address == this_node.address():
+    if raylet.address == nodes.own_address():
         return node_memory.counters()
     return ray_private.node_memory(os.environ.get("RAY_ADDRESS", ""), raylet.node_id, _TASK_SECONDS)
 

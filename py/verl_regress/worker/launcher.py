@@ -25,11 +25,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from verl_regress.base import this_node
 from verl_regress.base.errors import RegressError, last_line
 from verl_regress.base.files import need_owner
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import JOB_UIDS, job_uids, need_own
+from verl_regress.cluster import nodes
 from verl_regress.jobs import causes, debug, failure, find, hints, liveness
 from verl_regress.secrets import job_secrets
 from verl_regress.store import snapshot
@@ -108,8 +108,8 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     job.write_state(
         "started",
         {
-            "node": this_node.name(),
-            "node_ip": this_node.address(),
+            "node": nodes.own_name(),
+            "node_ip": nodes.own_address(),
             "hostname": socket.gethostname(),
             "pid": os.getpid(),
             **imported,

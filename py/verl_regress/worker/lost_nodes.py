@@ -12,10 +12,9 @@ import subprocess
 import threading
 import time
 
-from verl_regress.base import this_node
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import nodes, ray_private
 from verl_regress.jobs import progress
 
 _CHECK_EVERY = 15.0
@@ -45,11 +44,11 @@ class Watch:
                 step, moved, lost_since = last, now, None
             if now - moved < _QUIET:
                 continue
-            nodes = self._lost_nodes()
+            lost = self._lost_nodes()
             # An answer without a node, such as from a head that was just restarted, is no reason to end a trainer.
-            lost_since = (lost_since or now) if nodes else None
+            lost_since = (lost_since or now) if lost else None
             if lost_since is not None and now - lost_since >= _PATIENCE and self._trainer.poll() is None:
-                self.lost = tuple(nodes)
+                self.lost = tuple(lost)
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._trainer.pid, signal.SIGKILL)
                 return
@@ -58,6 +57,6 @@ class Watch:
         """The nodes that actors of the trainer died with, as `worker-0 (10.0.0.2)`; none if Ray does not say."""
         with contextlib.suppress(RegressError):
             return ray_private.nodes_lost_from_gcs(
-                os.environ.get("RAY_ADDRESS", ""), this_node.address(), self._trainer.pid, _ASK_SECONDS
+                os.environ.get("RAY_ADDRESS", ""), nodes.own_address(), self._trainer.pid, _ASK_SECONDS
             )
         return []
