@@ -11,7 +11,7 @@ from verdict_runs import rows_of, unpack
 
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import progress, watch
-from verl_regress.session import checks, past, report, verdict
+from verl_regress.session import checks, recorded_points, report, verdict
 from verl_verdict import history, history_page, metrics, speed
 
 BAD = {"null": "null", "nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "text": '"oops"'}
@@ -100,7 +100,7 @@ def test_verify_and_history(tmp_path, workload, value):
             assert (case["word"], f"{name} is" in case["reason"]) == ("regressed", True), (name, case)
         assert all(map(len, (report.text(outcome), report.as_markdown(outcome), report.as_junit(outcome))))
     spoil(job_b.path, names, value)
-    points, left = past.of(root)
+    points, left = recorded_points.collect(root)
     page = history_page.Page(history.of(points), left, {})
     assert history_page.text(page)
     if value == BAD["null"]:  # drawing takes seconds; the judge reads all of these as one value

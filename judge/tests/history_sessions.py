@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 from tests.session import test_verdict as made
 
-from verl_regress.session import past
+from verl_regress.session import recorded_points
 from verl_regress.store.sessions import jobs_of
 from verl_verdict import history, history_page
 
@@ -45,8 +45,8 @@ def make(root, plant=True, days=DAYS):
 
 def page(root):
     """The page over the sessions of that root."""
-    points, left = past.of(root)
-    return history_page.Page(history.of(points), left, past.reports(root))
+    points, left = recorded_points.collect(root)
+    return history_page.Page(history.of(points), left, recorded_points.reports(root))
 
 
 def _edit(session, name, **changes):

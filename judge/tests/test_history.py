@@ -15,7 +15,7 @@ from tests.session import test_verdict as sessions
 from verdict_runs import edit, generator, noisy
 
 from verl_regress.base.layout import SharedRoot
-from verl_regress.session import past
+from verl_regress.session import recorded_points
 from verl_verdict import changes, exact, history, history_page, metrics, speed, trends
 from verl_verdict.history import Point
 
@@ -166,7 +166,7 @@ class TestSessions:
         root = SharedRoot(tmp_path)
         made.make(root, days=2)
         shutil.rmtree(root.sessions / made.NAMES[0])
-        points, left = past.of(root)
+        points, left = recorded_points.collect(root)
         assert left == []
         assert [each.session for each in points if each.name == "ppo_a"] == [made.NAMES[1]]
 
@@ -174,7 +174,7 @@ class TestSessions:
         root = SharedRoot(tmp_path / "here")
         made.make(SharedRoot(tmp_path / "there"), days=1)
         (tmp_path / "there").rename(tmp_path / "here")
-        points, left = past.of(root)
+        points, left = recorded_points.collect(root)
         assert (len(points), left) == (10, [])
 
 
@@ -223,7 +223,7 @@ class TestGroups:
         assert history_page.text(page)[1] == "change      none"
 
     def test_one_run_after_a_change_is_enough_where_runs_repeat_themselves(self, root):
-        points, _ = past.of(root)
+        points, _ = recorded_points.collect(root)
         early = [each for each in points if each.case == "ppo" and each.session <= made.NAMES[3]]
         [change] = changes_of(history.of(early))
         assert (change.metric, change.p, change.word) == ("actor/entropy", None, "changed")
@@ -231,7 +231,7 @@ class TestGroups:
         assert change.after == pytest.approx(1.5 * change.before)
 
     def test_rounding_is_no_change_where_runs_repeat_themselves(self, root):
-        points, _ = past.of(root)
+        points, _ = recorded_points.collect(root)
         mine = [each for each in points if each.case == "ppo" and each.session < made.NAMES[3]]
 
         def last_is(factor):
@@ -280,7 +280,7 @@ class TestGroups:
         )
 
     def test_where_runs_repeat_themselves_the_last_run_before_a_change_is_the_newest_one(self, root):
-        points = [each for each in past.of(root)[0] if each.case == "ppo" and each.side == "B"]
+        points = [each for each in recorded_points.collect(root)[0] if each.case == "ppo" and each.side == "B"]
         old, new = points[0], points[3]
         again = [dataclasses.replace(old, session=made.NAMES[at], time=points[at].time) for at in (1, 2, 4)]
         [change] = changes_of(history.of([old, *again[:2], new, again[2]]))
@@ -412,7 +412,7 @@ class TestFailedChecks:
         made.make(root, days=3)
         checked(root, made.NAMES[1], ["no"], [], ["no", "no"])
         checked(root, made.NAMES[2], [], [])
-        points, left = past.of(root)
+        points, left = recorded_points.collect(root)
         assert left == []
         assert {each.session: each.failed_checks for each in points} == dict(zip(made.NAMES, (0, 2, 0), strict=False))
 
@@ -446,7 +446,7 @@ class TestFailedChecks:
     def test_put_a_change_in_doubt_if_they_are_of_the_run_before_it_or_the_first_one_after_it(self, root, at):
         points = [
             dataclasses.replace(each, failed_checks=each.session == made.NAMES[at])
-            for each in past.of(root)[0]
+            for each in recorded_points.collect(root)[0]
             if each.case == "ppo"
         ]
         [change] = [each for each in changes_of(history.of(points)) if each.metric == "actor/entropy"]

@@ -11,7 +11,7 @@ from judge.tests import test_memory
 from verdict_runs import edit, generator, noisy
 
 from verl_regress.base.layout import SharedRoot
-from verl_regress.session import codes, report
+from verl_regress.session import code_diff, report
 from verl_verdict import curves, metrics, page
 from verl_verdict.markup import element, joined
 from verl_verdict.records import Memory
@@ -234,7 +234,7 @@ class TestCodes:
                 path = tmp_path / side / f"{name}.py"
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(texts["ab".index(side)])
-        return codes.difference(tmp_path / "a", tmp_path / "b")
+        return code_diff.difference(tmp_path / "a", tmp_path / "b")
 
     def test_the_lines_that_differ(self, tmp_path):
         lines, note = self.trees(tmp_path, x=(b"1\n2\n", b"1\n3\n"), y=(b"same", b"same"))
@@ -249,7 +249,7 @@ class TestCodes:
 
     def test_equal_code_and_a_snapshot_that_is_gone(self, tmp_path):
         assert self.trees(tmp_path, a=(b"1", b"1")) == ([], "A and B are the same code.")
-        gone = codes.difference(tmp_path / "a", tmp_path / "c")
+        gone = code_diff.difference(tmp_path / "a", tmp_path / "c")
         assert gone == ([], f"The code cannot be compared: {tmp_path}/c no longer exists.")
 
 

@@ -174,11 +174,11 @@ cluster::_processes() {
   node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/base/processes.py"
 }
 
-# cluster::ask_host NODE QUESTION...: asks a node that may not have the helper yet (py/verl_regress/cluster/host.py).
+# cluster::ask_host NODE QUESTION...: asks a node that may not have the helper yet (py/verl_regress/cluster/node_probe.py).
 cluster::ask_host() {
   local node=$1
   shift
-  node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/cluster/host.py"
+  node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/cluster/node_probe.py"
 }
 
 cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }

@@ -72,10 +72,10 @@ knob::_set_boolean() {
 }
 
 # knob::is_usable NAME: its value is of its type.
-knob::is_usable() { knob::is_of "${KNOB_TYPE[$1]}" "${!1}"; }
+knob::is_usable() { knob::has_type "${KNOB_TYPE[$1]}" "${!1}"; }
 
-# knob::is_of TYPE VALUE. In the C locale [a-z] and {0,39} match bytes, as written.
-knob::is_of() {
+# knob::has_type TYPE VALUE. In the C locale [a-z] and {0,39} match bytes, as written.
+knob::has_type() {
   local LC_ALL=C type=${1% or empty} value=$2 range choices=()
   [[ $type == "$1" || -n $value ]] || return 0
   case $type in

@@ -38,11 +38,11 @@ deterministic: {overrides: {rl: [b=2]}, env_vars: {B: b}}
 
 
 def job_spec(text):
-    return JobSpec.of(documents.parse(text, "my.yaml", "jobspec"))
+    return JobSpec.from_document(documents.parse(text, "my.yaml", "jobspec"))
 
 
 def base_config(text):
-    return BaseConfig.of(documents.parse(text, "cpu.yaml", "base_config"))
+    return BaseConfig.from_document(documents.parse(text, "cpu.yaml", "base_config"))
 
 
 def test_a_jobspec_with_every_field():

@@ -1,4 +1,4 @@
-"""The step that lasts as long as Ray: py/verl_regress/cluster/hold.py."""
+"""The step that lasts as long as Ray: py/verl_regress/cluster/subreaper.py."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-HOLD = Path(__file__).parents[2] / "py/verl_regress/cluster/hold.py"
+HOLD = Path(__file__).parents[2] / "py/verl_regress/cluster/subreaper.py"
 
 
 def start(log, *command, tmpdir=None):

@@ -5,7 +5,7 @@ from importlib import metadata
 
 import pytest
 
-from verl_regress.cluster import host
+from verl_regress.cluster import node_probe
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from verl_regress.cluster import host
 )
 def test_which_release_is_older(monkeypatch, capsys, version, oldest, older):
     monkeypatch.setattr(metadata, "version", {"ray": version}.__getitem__)
-    assert host.main(["ray", oldest]) == 0
+    assert node_probe.main(["ray", oldest]) == 0
     assert capsys.readouterr().out == (f"{version} older\n" if older else f"{version}\n")
 
 
@@ -31,8 +31,8 @@ def test_a_python_without_ray(monkeypatch, capsys):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr(host.sys, "executable", "/opt/python3")
-    assert host.main(["ray", "2.54"]) == 1
+    monkeypatch.setattr(node_probe.sys, "executable", "/opt/python3")
+    assert node_probe.main(["ray", "2.54"]) == 1
     assert capsys.readouterr() == ("", "error   /opt/python3 has no package 'ray'.\n")
 
 
@@ -40,5 +40,5 @@ def test_ports_that_are_taken(capsys, unused_address):
     free = unused_address.rpartition(":")[2]
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = str(server.getsockname()[1])
-        assert host.main(["ports", free, taken]) == 0
+        assert node_probe.main(["ports", free, taken]) == 0
     assert capsys.readouterr().out == f"{taken}\n"

@@ -19,7 +19,7 @@ from shared_fixtures import BASE, SFT_CONFIG, SPEC, TRAINER, has_packages, recor
 from streams import tar
 
 from verl_regress.export.job import name_of
-from verl_regress.submit.exporting import FORMATS
+from verl_regress.submit.export_command import FORMATS
 
 pytestmark = pytest.mark.slow
 

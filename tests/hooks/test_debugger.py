@@ -71,7 +71,7 @@ def process(make_job, tmp_path):
             env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         processes.append(started)
-        while not (found := breakpoints.of(job)) and started.poll() is None:
+        while not (found := breakpoints.read(job)) and started.poll() is None:
             pass
         return found
 
@@ -100,12 +100,12 @@ def test_a_debugger_that_attaches_and_leaves(process):
     [running] = process.processes
     running.stdin.write("attach\n")
     running.stdin.flush()
-    while not (found := breakpoints.of(process.job)) or not found[0].attached:
+    while not (found := breakpoints.read(process.job)) or not found[0].attached:
         assert running.poll() is None
     assert breakpoints.words(process.job) == f"is in a debugger ({process.code}/reward.py:5)"
     running.stdin.write("leave\n")
     running.stdin.flush()
-    while breakpoints.of(process.job):
+    while breakpoints.read(process.job):
         assert running.poll() is None
 
 
@@ -120,5 +120,5 @@ def test_the_record_of_a_killed_process_counts_for_nothing(process):
     process.processes[0].kill()
     process.processes[0].wait()
     assert len(list((process.job.state / "breakpoints").iterdir())) == 1
-    assert breakpoints.of(process.job) == []
+    assert breakpoints.read(process.job) == []
     assert breakpoints.words(process.job) is None

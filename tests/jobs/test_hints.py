@@ -49,8 +49,8 @@ def test_the_table_is_complete_and_its_files_are_small():
     ],
 )  # fmt: skip
 def test_hints_for_what_a_laptop_does_not_meet(said, cure):
-    assert hints.of(said).startswith(cure)
+    assert hints.find(said).startswith(cure)
 
 
 def test_an_unknown_exception_has_no_hint():
-    assert hints.of("ZeroDivisionError: division by zero") is None
+    assert hints.find("ZeroDivisionError: division by zero") is None

@@ -61,7 +61,7 @@ def test_processes_of_the_job_and_their_children_are_ended_and_counted(run, make
     attempt = job.numbered(2)
     mine = start(PARENT, VERL_REGRESS_JOB_DIR=str(job.path))
     spared = [start(SLEEP, VERL_REGRESS_JOB_DIR=str(path)) for path in (other.path, attempt.path)] + [start(SLEEP)]
-    assert len(leftovers.of(job)) == 2
+    assert len(leftovers.find(job)) == 2
     outcome = run("leftovers", job.path)
     assert (outcome.status, outcome.out) == (0, "2\n")
     assert f"        left of me on {socket.gethostname()}: {mine.pid} " in outcome.err
@@ -93,6 +93,6 @@ def test_a_process_is_known_by_its_pid_and_a_reused_pid_is_not(make_job, start):
     report = write(job.reports / f"identity-{socket.gethostname()}-{process.pid}.json", json.dumps({}))
     write(job.reports / f"identity-elsewhere-{os.getpid()}.json", json.dumps({}))
     os.utime(report, (time.time() + 1, time.time() + 1))
-    assert list(leftovers.of(job)) == [process.pid]
+    assert list(leftovers.find(job)) == [process.pid]
     os.utime(report, (time.time() - 3600, time.time() - 3600))
-    assert leftovers.of(job) == {}
+    assert leftovers.find(job) == {}

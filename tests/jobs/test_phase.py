@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from verl_regress.jobs import liveness, phase
+from verl_regress.jobs import launcher_lock, phase
 from verl_regress.jobs.status import Status
 
 
@@ -41,7 +41,7 @@ def test_before_it_trains(make_job, status, words):
 
 def test_the_launchers_own_work(make_job):
     job = make_job()
-    lock = liveness.hold(job)
+    lock = launcher_lock.hold(job)
     assert phase.words(job, Status.RUNNING, 0, None) == "proving the code that it imports"
     job.write_state("ended", {"exit_code": 0, "reason": "the trainer ended"})
     assert phase.words(job, Status.RUNNING, 0, None) == "taking a debug bundle of its end"

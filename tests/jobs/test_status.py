@@ -7,8 +7,8 @@ import pytest
 from shared_fixtures import write
 
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs import liveness
-from verl_regress.jobs.status import Judgement, Status, judge, judge_for, observe, submission_of
+from verl_regress.jobs import launcher_lock
+from verl_regress.jobs.status import Judgement, Status, judge, judge_for_cluster, observe, submission_of
 
 OK = {"exit_code": 0, "reason": "the trainer ended"}
 BAD = {"exit_code": 7, "reason": "the trainer ended with exit status 7"}
@@ -182,7 +182,7 @@ QUEUED = {"queued": {"reason": "position 2 of 5: behind other"}}
 )
 def test_a_job_that_waits_in_the_queue(make_job, state, ray, status):
     job = make_job(**{**QUEUED, **state})
-    lock = liveness.hold(job)
+    lock = launcher_lock.hold(job)
     judgement = judge(job, ray and {"status": ray})
     os.close(lock)
     assert judgement.status.value == status
@@ -192,7 +192,7 @@ def test_a_job_that_waits_in_the_queue(make_job, state, ray, status):
 
 def test_a_launcher_that_was_killed_while_it_waited_is_lost(make_job):
     job = make_job(**QUEUED)
-    os.close(liveness.hold(job))
+    os.close(launcher_lock.hold(job))
     assert judge(job, {"status": "RUNNING"}).status is Status.RUNNING  # Ray will say so in a moment
     judgement = judge(job, {"status": "FAILED", "message": "bad news"})
     assert (judgement.status, judgement.reason) == (Status.LOST, LAUNCHER_GONE.format("FAILED"))
@@ -227,16 +227,16 @@ def of_cluster(job, cluster):
 )
 def test_a_list_asks_one_cluster_and_its_ray_knows_nothing_of_others(make_job, cluster, asked, known, status, reason):
     job = of_cluster(make_job(**STARTED), cluster)
-    judgement = judge_for(asked, job, known)
+    judgement = judge_for_cluster(asked, job, known)
     assert (judgement.status, judgement.reason) == (status, reason)
 
 
 def test_a_job_of_another_cluster_runs_while_its_launcher_lives(make_job):
     job = of_cluster(make_job(**STARTED), "theirs")
-    lock = liveness.hold(job)
-    assert judge_for("ours", job, {}) == Judgement(Status.RUNNING, ALIVE_ELSEWHERE)
+    lock = launcher_lock.hold(job)
+    assert judge_for_cluster("ours", job, {}) == Judgement(Status.RUNNING, ALIVE_ELSEWHERE)
     os.close(lock)
-    assert judge_for("ours", job, {}) == Judgement(Status.UNKNOWN, ELSEWHERE)
+    assert judge_for_cluster("ours", job, {}) == Judgement(Status.UNKNOWN, ELSEWHERE)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_job_of_another_cluster_runs_while_its_launcher_lives(make_job):
     ],
 )
 def test_what_a_job_of_another_cluster_recorded_counts(make_job, state, status, reason):
-    judgement = judge_for("ours", of_cluster(make_job(**state), "theirs"), {})
+    judgement = judge_for_cluster("ours", of_cluster(make_job(**state), "theirs"), {})
     assert (judgement.status, judgement.reason) == (status, reason)
 
 

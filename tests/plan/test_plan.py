@@ -26,8 +26,8 @@ def requested(spec=SPEC, base=BASE, said=None, owner=None, attempt=None, **knobs
         **{"profile": "cpu", "model": "tiny", "dataset": "sums", "code_id": "codeA", "cluster": "c", **knobs}
     )
     return Request(
-        JobSpec.of(documents.parse(spec, "ppo.yaml", "jobspec")),
-        BaseConfig.of(documents.parse(base.replace("ADDRESS", "http://ray:1"), "cpu.yaml", "base_config")),
+        JobSpec.from_document(documents.parse(spec, "ppo.yaml", "jobspec")),
+        BaseConfig.from_document(documents.parse(base.replace("ADDRESS", "http://ray:1"), "cpu.yaml", "base_config")),
         CommandLine(**{**(said or {}), "overrides": given}),
         defaults,
         owner=owner,
@@ -275,7 +275,7 @@ def test_pythonpath_has_the_snapshot_first_and_no_empty_entry(shared, monkeypatc
         spec=SPEC if spec is None else f"{SPEC}env_vars: {{PYTHONPATH: '{spec}'}}\n",
         base=BASE if base is None else BASE.replace('TORCHDYNAMO_DISABLE: "1"', f"PYTHONPATH: {base}"),
     )
-    environment = Environment.of(shared, request, shared.snapshots / "codeA", JobDir(shared.jobs / "me"))
+    environment = Environment.build(shared, request, shared.snapshots / "codeA", JobDir(shared.jobs / "me"))
     asked = base if spec is None else spec.replace("${shared_root}", str(shared.path))
     wanted = [
         str(shared.snapshots / "codeA"),

@@ -135,7 +135,7 @@ def as_said(_path, _code, _module, overrides):
     """The overrides unchanged, and the devices that they ask for."""
     said = dict(override.text.split("=", 1) for override in overrides)
     numbers = {key: int(value) for key, value in said.items() if value.isdecimal()}
-    return Composed(tuple(overrides), (), "", Devices.of(numbers.get), None)
+    return Composed(tuple(overrides), (), "", Devices.from_config(numbers.get), None)
 
 
 @pytest.mark.parametrize("profile", ["gpu", "rocm"])
@@ -151,8 +151,10 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
     )
     base, *defaults = printed.splitlines()
     request = Request(
-        JobSpec.of(documents.parse((REPO / "jobspecs/ppo.yaml").read_text(), "jobspecs/ppo.yaml", "jobspec")),
-        BaseConfig.of(documents.parse((REPO / base).read_text(), base, "base_config")),
+        JobSpec.from_document(
+            documents.parse((REPO / "jobspecs/ppo.yaml").read_text(), "jobspecs/ppo.yaml", "jobspec")
+        ),
+        BaseConfig.from_document(documents.parse((REPO / base).read_text(), base, "base_config")),
         CommandLine(submission_id="expected"),
         Defaults(*defaults),
         owner=Owner("alice", "0123456789abcdef", "/srv/workdir"),

@@ -9,7 +9,7 @@ import pytest
 from verdict_runs import rewrite, rows_of, unpack
 
 from verl_regress.base.layout import SharedRoot
-from verl_regress.session import checks, past, report, schedule, suites, verdict
+from verl_regress.session import checks, recorded_points, report, schedule, suites, verdict
 from verl_regress.session import evidence as gathered
 from verl_regress.session.schedule import Run, Wants
 from verl_regress.store.sessions import Session, jobs_of
@@ -556,5 +556,5 @@ class TestAPerturbedRunOfA:
         assert "| ppo_a_perturbed | `perturbed` |" in report.as_markdown(outcome)
         assert "ppo_a_perturbed" in report.as_json(outcome)["jobs"]
         assert ">ppo_a_perturbed<" in report.as_html(outcome)
-        points, left = past.of(root)
+        points, left = recorded_points.collect(root)
         assert (sorted(point.name for point in points), left) == (["ppo_a", "ppo_b"], [])

@@ -12,7 +12,7 @@ import types
 import pytest
 from shared_fixtures import write
 
-from verl_regress.jobs import find, liveness
+from verl_regress.jobs import find, launcher_lock
 from verl_regress.worker import queue
 
 
@@ -45,7 +45,7 @@ class Line:
         os.utime(job.config, ns=(self._made, self._made))
         queue.line_up(job, "c", count)
         if is_alive or has_slot:
-            self._held[name] = liveness.hold(job)
+            self._held[name] = launcher_lock.hold(job)
         return job
 
     def dies(self, job):
@@ -55,7 +55,7 @@ class Line:
         """Each position that its launcher says until it gets a slot, or would sleep on; "slot" for a slot."""
         said, self.slept = [], []
         if job.ray_id not in self._held:
-            self._held[job.ray_id] = liveness.hold(job)
+            self._held[job.ray_id] = launcher_lock.hold(job)
         try:
             queue.wait(job, find.plan_of(job), lambda position: said.append(str(position)))
         except Sleeps:

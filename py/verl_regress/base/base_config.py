@@ -32,7 +32,7 @@ class BaseConfig:
     deterministic: Deterministic | None = None
 
     @classmethod
-    def of(cls, document: Document) -> BaseConfig:
+    def from_document(cls, document: Document) -> BaseConfig:
         """The base config in a document that its schema accepted; what is under `runtime_env` has its own field."""
         said = dict(document.content)
         said |= said.pop("runtime_env", {})

@@ -43,7 +43,7 @@ class JobSpec:
     secrets: tuple[Secret, ...] = ()
 
     @classmethod
-    def of(cls, document: Document) -> JobSpec:
+    def from_document(cls, document: Document) -> JobSpec:
         """The JobSpec in a document that its schema accepted; what is under `ray` and `resources` has its own fields."""
         said = dict(document.content)
         said |= said.pop("ray", {}) | said.pop("resources", {})

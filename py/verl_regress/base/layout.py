@@ -280,7 +280,7 @@ class JobDir:
 
     @property
     def launcher(self) -> Path:
-        """Who the launcher is; it locks this file for as long as it lives (verl_regress.jobs.liveness)."""
+        """Who the launcher is; it locks this file for as long as it lives (verl_regress.jobs.launcher_lock)."""
         return self.state / "launcher"
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_regress.base.errors import BadInput, shown
-from verl_regress.export import nodes
+from verl_regress.export import node_scripts
 from verl_regress.export.job import REQUEST_DIR, Export, as_yaml
 
 LONGEST = 41  # of a run's name: dstack/_internal/core/services/__init__.py
@@ -93,9 +93,9 @@ def _commands(export: Export) -> str:
     commands = _COMMANDS.format(
         request=_REQUEST_DIR,
         files="".join(_here_document(name, text) for name, text in export.request_files().items()),
-        head=nodes.head(export, _REQUEST_DIR, values),
+        head=node_scripts.head(export, _REQUEST_DIR, values),
         secrets=" ".join(export.secrets) or "-v RAY_AUTH_TOKEN",
-        worker=nodes.worker(export),
+        worker=node_scripts.worker(export),
     )
     for line in commands.splitlines():
         if _FILLED_IN in line:

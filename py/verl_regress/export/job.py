@@ -53,7 +53,7 @@ class Export:
     ray_version: str
 
     @classmethod
-    def of(cls, planned: Plan, site: Site, given: Sequence[str], ray_version: str, longest: int) -> Export:
+    def from_plan(cls, planned: Plan, site: Site, given: Sequence[str], ray_version: str, longest: int) -> Export:
         """The export of a plan that was made for a cluster here."""
         request, name = planned.request, name_of(planned.job.submission_id, longest)
         there = replace(
@@ -63,7 +63,9 @@ class Export:
             owner=None,
         )
         root = planned.job.root
-        moved = replace(planned, request=there, environment=Environment.of(root, there, planned.code.path, planned.job))
+        moved = replace(
+            planned, request=there, environment=Environment.build(root, there, planned.code.path, planned.job)
+        )
         return cls(moved, site, name, given, ray_version)
 
     @property

@@ -13,7 +13,7 @@ import json
 from typing import Any
 
 from verl_regress.export.job import REQUEST_DIR, Export, as_yaml
-from verl_regress.export.nodes import secrets_on_stdin
+from verl_regress.export.node_scripts import secrets_on_stdin
 
 LONGEST = 47  # MaxRayJobNameLength
 

@@ -41,17 +41,17 @@ class Breakpoint:
         return f"{self.file}:{self.line}"
 
 
-def of(job: JobDir) -> list[Breakpoint]:
+def read(job: JobDir) -> list[Breakpoint]:
     """One for each process that lives, the longest wait first: its threads wait for the same debugger."""
     found: dict[tuple[str | None, int], Breakpoint] = {}
-    for one in sorted(_read(job), key=lambda one: (one.since, one.node or "", one.pid, one.port)):
+    for one in sorted(_records(job), key=lambda one: (one.since, one.node or "", one.pid, one.port)):
         found.setdefault((one.node, one.pid), one)
     return list(found.values())
 
 
 def words(job: JobDir) -> str | None:
     """`waits in a breakpoint (user/code/reward.py:12)` if one waits or is being debugged; None for any other job."""
-    found = of(job)
+    found = read(job)
     waiting = [one for one in found if not one.attached]
     if not found:
         return None
@@ -60,7 +60,7 @@ def words(job: JobDir) -> str | None:
     return f"{'waits in a breakpoint' if waiting else 'is in a debugger'} ({first.place(job)}{more})"
 
 
-def _read(job: JobDir) -> Iterator[Breakpoint]:
+def _records(job: JobDir) -> Iterator[Breakpoint]:
     """Every record whose process lives and waits."""
     for file in (job.state / "breakpoints").glob("*.json"):
         with suppress(OSError, ValueError, TypeError, KeyError, Unreadable):

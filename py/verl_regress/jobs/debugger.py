@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the breakpoints. Raises BadInput if the job is over, has no debugger, or waits in none."""
     job = find.asked_for(args)
     _need_debugger(job)
-    waiting = breakpoints.of(job)
+    waiting = breakpoints.read(job)
     if args.json:
         found = [{**asdict(one), "place": one.place(job)} for one in waiting]
         print(json.dumps({"submission_id": job.ray_id, "breakpoints": found}, indent=2))

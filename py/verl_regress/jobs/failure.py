@@ -55,7 +55,7 @@ def of_job(job: JobDir, plan: Mapping[str, Any], code: int) -> dict[str, Any] | 
         if found is None:
             return None
         said = " ".join(filter(None, (_join(found["type"], found["message"]), found["also"])))
-        return {**found, "step": step(job), "hint": hints.of(said)}
+        return {**found, "step": step(job), "hint": hints.find(said)}
     except Exception as error:
         say.info(f"the root exception was not found: {type(error).__name__}: {error}")
         return None

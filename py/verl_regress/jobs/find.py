@@ -89,7 +89,7 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
 
 def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
     for job in newest(root):
-        if not _is_of_session(job) and (caller is None or _is_of(caller, job)):
+        if not _is_of_session(job) and (caller is None or _belongs_to(caller, job)):
             return job
     raise BadInput(
         f"JOB=latest but no job under {root.jobs} is yours and outside a session: name one that 'make jobs' lists, or submit one."
@@ -102,7 +102,7 @@ def _is_of_session(job: JobDir) -> bool:
     return found is not None and (job.root.sessions / found[1]).is_dir()
 
 
-def _is_of(caller: Owner, job: JobDir) -> bool:
+def _belongs_to(caller: Owner, job: JobDir) -> bool:
     """A plan alone may name any owner."""
     with contextlib.suppress(FileNotFoundError, Unreadable):  # removed meanwhile, or another user's
         return caller.has(job.read_config("resolved.json")) and owner.is_trusted(job.first.path.lstat().st_uid)

@@ -43,7 +43,7 @@ HINTS = {
 }
 
 
-def of(text: str) -> str | None:
+def find(text: str) -> str | None:
     """The first advice that fits an exception (`type: message`), or None."""
     for pattern, advice in HINTS.items():
         if (match := re.search(pattern, text)) is not None:

@@ -31,18 +31,18 @@ def run(args: argparse.Namespace) -> int:
     """End the leftovers on this node; their number is the one line on stdout. Raises RegressError."""
     job = JobDir(args.job_dir)
     end = time.monotonic() + _GRACE
-    while (left := of(job)) and time.monotonic() < end:
+    while (left := find(job)) and time.monotonic() < end:
         time.sleep(_LOOK_EVERY)
     for pid, command in left.items():
         say.info(f"left of {job.ray_id} on {socket.gethostname()}: {pid} {command[:120]}")
     try:
-        print(processes.end(lambda: of(job), job.ray_id))
+        print(processes.end(lambda: find(job), job.ray_id))
     except TimeoutError as error:
         raise RegressError(f"{error}: inspect them on {socket.gethostname()}.") from None
     return 0
 
 
-def of(job: JobDir) -> dict[int, str]:
+def find(job: JobDir) -> dict[int, str]:
     """The command line of each process of an attempt on this node, by pid."""
     found, reports = processes.table(), _reports(job)
     mark = f"VERL_REGRESS_JOB_DIR={job.path}".encode()

@@ -14,7 +14,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import find, progress
-from verl_regress.jobs.status import DAMAGED, Judgement, Known, Status, judge_for
+from verl_regress.jobs.status import DAMAGED, Judgement, Known, Status, judge_for_cluster
 
 _GOOD = (Status.SUCCEEDED, Status.RUNNING)
 _NOT_ASKED = "Ray was not asked: this is what the jobs' own files say"
@@ -116,7 +116,7 @@ def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
     try:
         made = datetime.fromtimestamp(find.made(job), timezone.utc).isoformat(timespec="seconds")
         plan = job.read_config("resolved.json") or {}
-        judgement = judge_for(cluster, job, known)
+        judgement = judge_for_cluster(cluster, job, known)
         steps, not_finite = progress.so_far(job)
     except DAMAGED as error:
         judgement = _unknown(job, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs.liveness import Launcher, launcher_of
+from verl_regress.jobs.launcher_lock import Launcher, launcher_of
 from verl_regress.jobs.status import Status
 
 _BEFORE = {

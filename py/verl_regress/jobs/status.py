@@ -12,7 +12,7 @@ from verl_regress.base import lock
 from verl_regress.base.errors import Exit, Unreadable
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import breakpoints, causes, failure
-from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
+from verl_regress.jobs.launcher_lock import ENDED_IN_RAY, Launcher, launcher_of
 
 
 class Status(str, enum.Enum):
@@ -117,19 +117,19 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     return Judgement(Status.LOST, f"the job recorded no end, and {causes.FORGOTTEN}", driver_ip)
 
 
-def judge_among(job: JobDir, known: Known) -> Judgement:
-    """The status of a job."""
+def judge_listed(job: JobDir, known: Known) -> Judgement:
+    """The status of a job, from Ray's list of all jobs."""
     return judge(job, (known or {}).get(job.ray_id), reachable=known is not None)
 
 
-def judge_for(cluster: str | None, job: JobDir, known: Known) -> Judgement:
+def judge_for_cluster(cluster: str | None, job: JobDir, known: Known) -> Judgement:
     """The status of a job for a list of `cluster`, which alone was asked: its Ray knows nothing of another cluster's jobs.
 
     `job` is its newest attempt. Raises OSError and Unreadable.
     """
     theirs = (job.read_config("resolved.json") or {}).get("cluster")
     if cluster is None or theirs in (None, cluster):
-        return judge_among(job, known)
+        return judge_listed(job, known)
     judged = judge(job, None, reachable=False)
     if judged.status is not Status.UNKNOWN:
         return judged

@@ -69,8 +69,8 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
                     tuple(kept),
                     tuple(left_out),
                     text=_as_yaml(config, kept),
-                    devices=Devices.of(value),
-                    reward=Function.of(value),
+                    devices=Devices.from_config(value),
+                    reward=Function.from_config(value),
                 )
             except _HydraRefused as refused:
                 culprit = refused.culprit

@@ -29,7 +29,7 @@ class Devices:
     count: int
 
     @classmethod
-    def of(cls, value: Callable[[str], Any]) -> Devices:
+    def from_config(cls, value: Callable[[str], Any]) -> Devices:
         """The devices of a job with verl's config; `value` gives the config's value at a dotted key, None if there is none."""
         pools = [_TRAINER, *(pool for pool, setting in _IF_TRUE.items() if value(setting) is True)]
         if value("trainer.use_v1") is True and value("trainer.v1.trainer_mode") == "separate_async":

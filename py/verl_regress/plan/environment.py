@@ -47,7 +47,7 @@ class Environment:
     secrets: tuple[Secret, ...]
 
     @classmethod
-    def of(cls, root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> Environment:
+    def build(cls, root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> Environment:
         """The environment of `job`. Raises BadInput for a variable or a secret that a job may not set."""
         variables = _variables(root, request, code_path, job)
         secrets = (*job_secrets.named(request.spec), *map(Secret, request.said.secrets))

@@ -170,7 +170,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     paths = _paths(root, request, job)
     overrides = _overrides(root, request, paths)
     driver = _driver(request, job)
-    environment = Environment.of(root, request, code.path, job)
+    environment = Environment.build(root, request, code.path, job)
     _check_size(overrides, environment.variables)
     snapshot.need_whole(code.path, code.record, f"CODE_ID={code.code_id} (from {code.origin})")
     composed = compose(code.path, code.record, request.workload.module, overrides)

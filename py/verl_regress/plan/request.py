@@ -141,8 +141,8 @@ def of_files(directory: Path) -> Request:
     spec = (given if given.exists() else given.with_suffix(".json")).read_bytes().decode("utf-8")
     base = (directory / "ray_config.yaml").read_bytes().decode("utf-8")
     return Request(
-        JobSpec.of(documents.parse(spec, origins["job_spec"], "jobspec")),
-        BaseConfig.of(documents.parse(base, origins["ray_config"], "base_config")),
+        JobSpec.from_document(documents.parse(spec, origins["job_spec"], "jobspec")),
+        BaseConfig.from_document(documents.parse(base, origins["ray_config"], "base_config")),
         CommandLine(**{**said, "overrides": tuple(Override(**override) for override in said["overrides"])}),
         Defaults(**asked["defaults"]),
     )

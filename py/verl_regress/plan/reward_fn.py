@@ -34,7 +34,7 @@ class Function:
     key: str
 
     @classmethod
-    def of(cls, value: Callable[[str], Any]) -> Function | None:
+    def from_config(cls, value: Callable[[str], Any]) -> Function | None:
         """The function that a job with verl's config loads; `value` gives the value at a dotted key, None if there is none.
 
         A legacy key that is set replaces the whole new mapping (verl 0.7.1 and 0.8.0, migrate_legacy_reward_impl).

@@ -24,11 +24,11 @@ def run(args: argparse.Namespace) -> int:
     if not all_of(root):
         raise BadInput(f"There is no session in {root.sessions}: 'make verify' makes one.")
     deps.use("judge")  # only the head has them
-    from verl_regress.session import past  # here, because numpy and scipy take half a second to load
+    from verl_regress.session import recorded_points  # here, because numpy and scipy take half a second to load
     from verl_verdict import history, history_page
 
-    points, left = past.of(root)
-    page = history_page.Page(history.of(points), left, past.reports(root))
+    points, left = recorded_points.collect(root)
+    page = history_page.Page(history.of(points), left, recorded_points.reports(root))
     if not any(group.points for group in page.groups):
         for each in page.all_left:
             say.info(printable(f"left out: {each}"))

@@ -18,7 +18,7 @@ from verl_regress.base.files import write_atomically
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import packages
 from verl_regress.jobs.progress import shown_value
-from verl_regress.session import codes, schedule, suites
+from verl_regress.session import code_diff, schedule, suites
 from verl_regress.session.checks import Verdict as Checked
 from verl_regress.session.checks import end_of, seconds
 from verl_regress.session.verdict import decisive_of, run_of
@@ -205,7 +205,7 @@ def _code(evidence: Mapping[str, Any]) -> tuple[list[str], str]:
     """The diff of the snapshots that the jobs ran with."""
     paths = {job["plan"]["code_id"]: job["plan"].get("code_path") for job in jobs_of(evidence).values()}
     a, b = (paths.get(evidence["begin"]["codes"][side]) for side in "AB")
-    return codes.difference(Path(a), Path(b)) if a and b else ([], "")
+    return code_diff.difference(Path(a), Path(b)) if a and b else ([], "")
 
 
 def text(outcome: Outcome) -> list[str]:

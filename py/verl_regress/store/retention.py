@@ -28,7 +28,7 @@ from verl_regress.base.owner import is_mine
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 from verl_regress.jobs import find, sweep
-from verl_regress.jobs.status import DAMAGED, Status, judge_among
+from verl_regress.jobs.status import DAMAGED, Status, judge_listed
 from verl_regress.store import removal, snapshot
 from verl_regress.store.removal import Waste
 from verl_regress.store.sessions import Session, all_of
@@ -197,7 +197,7 @@ def _is_ours(attempt: JobDir, mine: argparse.Namespace) -> bool:
 
 def _is_over(attempt: JobDir, known: Mapping[str, Any] | None, now: float, cluster: str) -> bool:
     """LOST and NOT_SUBMITTED are also what jobs of other clusters look like, and submissions that are still at work."""
-    judged = judge_among(attempt, known)
+    judged = judge_listed(attempt, known)
     if judged.status not in (Status.LOST, Status.NOT_SUBMITTED):
         return judged.status.exit is not None
     if (attempt.read_config("resolved.json") or {}).get("cluster") != cluster:

@@ -101,14 +101,14 @@ def read_request(args: argparse.Namespace) -> Request:
     if args.overrides_name is not None:
         names[_OVERRIDES] = args.overrides_name
     texts = read_stream(names)
-    spec = JobSpec.of(documents.parse(texts[_SPEC], args.spec_name, "jobspec"))
+    spec = JobSpec.from_document(documents.parse(texts[_SPEC], args.spec_name, "jobspec"))
     if args.workload not in (None, spec.workload):
         raise BadInput(
             f"WORKLOAD={args.workload} (from the command line or environment), but {spec.origin} is for {spec.workload}: leave one of them out."
         )
     return Request(
         spec=spec,
-        base=BaseConfig.of(documents.parse(texts[_BASE], args.base_name, "base_config")),
+        base=BaseConfig.from_document(documents.parse(texts[_BASE], args.base_name, "base_config")),
         said=CommandLine(
             code_id=args.code_id,
             submission_id=args.submission_id,

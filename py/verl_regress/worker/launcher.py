@@ -30,7 +30,7 @@ from verl_regress.base.files import need_owner
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import JOB_UIDS, job_uids, need_own
 from verl_regress.cluster import nodes
-from verl_regress.jobs import causes, debug, failure, find, hints, liveness
+from verl_regress.jobs import causes, debug, failure, find, hints, launcher_lock
 from verl_regress.secrets import job_secrets
 from verl_regress.store import snapshot
 from verl_regress.worker import aftermath, identity, queue
@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     with job.driver_log.open("ab", buffering=0) as log:
         tee = Tee(log.fileno())
         try:
-            liveness.hold(job)
+            launcher_lock.hold(job)
             tee.hide(job_secrets.hold())
-        except liveness.LaunchedBefore:
+        except launcher_lock.LaunchedBefore:
             raise  # the files in this directory belong to the other launcher
         except RegressError as error:
             return _fail(job, plan, tee, error)
@@ -139,7 +139,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
         if cause is not None and ended["reason"] == reason:
             ended["reason"] = f"{reason}: {failure.sentence(cause)}"
         elif cause is not None:  # an outside cause says more than the trainer's own words
-            ended["cause"] = {**cause, "hint": hints.of(ended["reason"]) or cause["hint"]}
+            ended["cause"] = {**cause, "hint": hints.find(ended["reason"]) or cause["hint"]}
     job.write_state("ended", ended)
     # Ray reports the job's end when this process exits: whoever sees that must find the bundle.
     is_failed = code != 0 and not told_to_stop

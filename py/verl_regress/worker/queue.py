@@ -23,7 +23,7 @@ from verl_regress.base import lock
 from verl_regress.base.errors import Unreadable
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import find
-from verl_regress.jobs.liveness import ENDED_IN_RAY, Launcher, launcher_of
+from verl_regress.jobs.launcher_lock import ENDED_IN_RAY, Launcher, launcher_of
 
 _LOOK_EVERY = 2.0  # seconds between two checks of the queue
 # Seconds for which a job whose launcher has not started keeps its position: Ray may have no room for it, or its

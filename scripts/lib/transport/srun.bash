@@ -49,7 +49,7 @@ srun::_is_own_status() {
     ! grep -qE '^slurmstepd[^:]*: error: \*\*\* STEP .* \*\*\*$' "${2}.own"
 }
 
-# transport::spawn NODE LOG ARGV...: a step that lasts as long as anything that the command starts (py/verl_regress/cluster/hold.py),
+# transport::spawn NODE LOG ARGV...: a step that lasts as long as anything that the command starts (py/verl_regress/cluster/subreaper.py),
 # and a client of Slurm that continues after us, until the step or the allocation ends.
 transport::spawn() {
   local node=$1 said words=() status=0
@@ -61,7 +61,7 @@ transport::spawn() {
     srun::_close_files
     # Slurm sends SIGTERM to the whole step: if the shell ended of it, Slurm would kill the others at once.
     exec setsid "${words[@]}" --input=all "${SRUN_CONTAINER[@]}" /bin/sh -c "trap '' TERM; $(existing_nodes::command "$node" python3 - "$@")"
-  ) <"${REPO_DIR}/py/verl_regress/cluster/hold.py" >"$said" 2>&1 &
+  ) <"${REPO_DIR}/py/verl_regress/cluster/subreaper.py" >"$said" 2>&1 &
   _SRUN_SPAWNING=$!
   wait::until "$CLUSTER_TIMEOUT" srun::_is_spawning_over grep -qx started "$said" || status=$?
   ((status == 0)) || grep -qx started "$said" ||

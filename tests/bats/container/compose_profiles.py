@@ -31,7 +31,9 @@ SEED = 7
 
 def main(base_config: str, tree: str, version: str) -> None:
     """Print the lines of one release."""
-    base = BaseConfig.of(documents.parse(Path(base_config).read_text(encoding="utf-8"), base_config, "base_config"))
+    base = BaseConfig.from_document(
+        documents.parse(Path(base_config).read_text(encoding="utf-8"), base_config, "base_config")
+    )
     root = SharedRoot(Path("/private"))
     paths = JobPaths(Path("/model"), Path("/dataset"), JobDir(root.jobs / "me"))
     for name, workload in WORKLOADS.items():

@@ -20,7 +20,7 @@ libraries() {
   [[ $(grep -c '^#: ' env/defaults.env) == $(grep -cE '^[A-Z][A-Z0-9_]*=' env/defaults.env) ]]
   # shellcheck disable=SC2016  # expanded by that shell
   run libraries 'for name in "${KNOB_NAMES[@]}"; do
-    (knob::is_of "${KNOB_TYPE[$name]}" "${KNOB_DEFAULT[$name]}") || { echo "$name"; exit 1; }
+    (knob::has_type "${KNOB_TYPE[$name]}" "${KNOB_DEFAULT[$name]}") || { echo "$name"; exit 1; }
   done; echo "${#KNOB_NAMES[@]}"'
   printf '# checked %s knobs\n' "$output" >&3
   [[ $status == 0 && $output == "$(grep -cE '^[A-Z][A-Z0-9_]*=' env/defaults.env)" ]]

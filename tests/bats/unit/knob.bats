@@ -17,8 +17,8 @@ count=0 type=''
 while IFS= read -r line; do
   value=${line:1}
   case $line in
-    +*) knob::is_of "$type" "$value" || printf 'refused: %s %s\n' "$type" "$line" ;;
-    -*) ! knob::is_of "$type" "$value" || printf 'taken: %s %s\n' "$type" "$line" ;;
+    +*) knob::has_type "$type" "$value" || printf 'refused: %s %s\n' "$type" "$line" ;;
+    -*) ! knob::has_type "$type" "$value" || printf 'taken: %s %s\n' "$type" "$line" ;;
     *) type=${KNOB_TYPE[$line]-$line} && continue ;;
   esac
   count=$((count + 1))
@@ -150,7 +150,7 @@ TYPES
   assert_status 0
   [[ ${lines[0]} == "$(grep -c '^[+-]' "${BOX}/types") values" ]] || fail 'judged otherwise'
   [[ ! -e ran && ! -e ${HERE}/ran ]]
-  sandbox::run scripts/verb.sh knob::is_of 'list of a b' $'a\nx'
+  sandbox::run scripts/verb.sh knob::has_type 'list of a b' $'a\nx'
   assert_status 1 # its second line is not passed by
 }
 
@@ -160,7 +160,7 @@ TYPES
   sandbox::run scripts/verb.sh eval 'knob::read; knob::read
     for name in "${KNOB_NAMES[@]}"; do echo "${name} ${KNOB_DEFAULT[$name]} (${KNOB_TYPE[$name]})"; done'
   [[ $output == $'A 1 ()\nB 2 (whole 1..9)\nC 3 ()\nD  (bolean)' ]] || fail 'read otherwise'
-  sandbox::run scripts/verb.sh knob::is_of bolean 1
+  sandbox::run scripts/verb.sh knob::has_type bolean 1
   assert_error 1 "env/defaults.env has the type 'bolean', which scripts/lib/knob.bash does not know: use one that it does."
 }
 

@@ -18,7 +18,7 @@ from verl_verdict.errors import BadInput
 from verl_verdict.history import Left, Point
 
 
-def of(root: SharedRoot) -> tuple[list[Point], list[Left]]:
+def collect(root: SharedRoot) -> tuple[list[Point], list[Left]]:
     """The runs of all sessions in the order of time, each once although later sessions have reused it."""
     points: list[Point] = []
     left: list[Left] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_regress.export import nodes
+from verl_regress.export import node_scripts
 from verl_regress.export.job import REQUEST_DIR, Export, as_yaml
 
 LONGEST = 63  # of a project's name
@@ -19,7 +19,7 @@ def render(export: Export) -> str:
     """The project as a file, with a comment that says how it is run and what it lacks."""
     values = {name: f'"$(</run/secrets/{name})"' for name in export.secrets}
     workers = {f"worker-{index}": _worker(export, index, ids) for index, ids in enumerate(export.site.workers)}
-    head = _ADDRESS + nodes.head(export, REQUEST_DIR, values)
+    head = _ADDRESS + node_scripts.head(export, REQUEST_DIR, values)
     files = export.request_files()
     project = {
         "name": export.name,
@@ -86,7 +86,7 @@ def _head(export: Export, script: str, files: list[str]) -> dict[str, Any]:
 
 def _worker(export: Export, index: int, ids: str) -> dict[str, Any]:
     site, vendor = export.site, export.vendor
-    node = _node(export, f"name=worker-{index} head=head\n{_ADDRESS}{nodes.worker(export)}")
+    node = _node(export, f"name=worker-{index} head=head\n{_ADDRESS}{node_scripts.worker(export)}")
     if site.devices:
         node["devices"] = list(site.devices)
     if vendor is None:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from importlib import metadata
 
 from verl_regress.base.layout import SharedRoot
-from verl_regress.export import compose, dstack, kuberay
+from verl_regress.export import compose_project, dstack, kuberay
 from verl_regress.export.job import Export
 from verl_regress.export.site import Site
 from verl_regress.plan import plan
@@ -16,7 +16,7 @@ from verl_regress.store.removal import uncollected
 from verl_regress.submit import submit
 
 # To add a format: a module with LONGEST, how many characters its names have at most, and render().
-FORMATS = {"compose": compose, "dstack": dstack, "kuberay": kuberay}
+FORMATS = {"compose": compose_project, "dstack": dstack, "kuberay": kuberay}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     with uncollected(root):
         planned = plan.make(root, request)
     submit.say_left_out(planned)
-    export = Export.of(planned, site, args.given, metadata.version("ray"), chosen.LONGEST)
+    export = Export.from_plan(planned, site, args.given, metadata.version("ray"), chosen.LONGEST)
     print(chosen.render(export), end="")
     return 0
 

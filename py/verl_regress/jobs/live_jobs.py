@@ -10,8 +10,8 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find
-from verl_regress.jobs.liveness import Launcher, launcher_of
-from verl_regress.jobs.status import DAMAGED, Known, Status, judge_among
+from verl_regress.jobs.launcher_lock import Launcher, launcher_of
+from verl_regress.jobs.status import DAMAGED, Known, Status, judge_listed
 
 _AT_WORK = (Status.SUBMITTING, Status.PENDING, Status.QUEUED, Status.RUNNING)
 _THERE = ("PENDING", "RUNNING")  # Ray's statuses of a job that would end with it
@@ -27,12 +27,12 @@ def run(args: argparse.Namespace) -> int:
     known: Known = None
     with contextlib.suppress(RegressError, OSError):  # nor does a Ray run whose token was removed
         known = RayApi(nodes.ADDRESS).jobs()
-    for ray_id, status in live(SharedRoot(args.shared_root), args.cluster, known):
+    for ray_id, status in find_live(SharedRoot(args.shared_root), args.cluster, known):
         print(ray_id, status)
     return 0
 
 
-def live(root: SharedRoot, cluster: str, known: Known) -> list[tuple[str, str]]:
+def find_live(root: SharedRoot, cluster: str, known: Known) -> list[tuple[str, str]]:
     """The live jobs and their status, the latest first.
 
     A job that Ray knows and that has no directory here was submitted another way, and is live if Ray says so.
@@ -52,7 +52,7 @@ def _status_if_live(job: JobDir, cluster: str, known: Known) -> Status | None:
         plan = job.read_config("resolved.json")
         if plan is not None and plan.get("cluster") != cluster:
             return None  # several clusters may share a root
-        status = judge_among(job, known).status
+        status = judge_listed(job, known).status
         if status in (Status.UNKNOWN, Status.LOST) and launcher_of(job) is Launcher.ALIVE:
             return Status.RUNNING
         return status if status in _AT_WORK else None

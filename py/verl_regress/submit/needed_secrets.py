@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
         found = secrets_in(find.asked_for(args).read_config("job_spec.json") or {})
     else:
         text = documents.text_of(sys.stdin.buffer.read(), args.spec_name)
-        found = job_secrets.named(JobSpec.of(documents.parse(text, args.spec_name, "jobspec")))
+        found = job_secrets.named(JobSpec.from_document(documents.parse(text, args.spec_name, "jobspec")))
     for secret in found:
         sys.stdout.write(f"{secret.name}\0{secret.file or ''}\0")
     return 0
