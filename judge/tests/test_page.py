@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 import page_sessions
 import pytest
 from judge.tests import test_memory
-from verdict_runs import edit, generator, noisy
+from verdict_runs import edit, generator, noisy, session
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import code_diff, report
-from verl_verdict import curves, metrics, page
+from verl_verdict import curves, exact, metrics, page
 from verl_verdict.markup import element, joined
 from verl_verdict.records import Memory
 
@@ -99,7 +99,7 @@ def test_each_case_has_a_card_with_its_verdicts_and_jobs(parsed, outcome):
     assert all((outcome.session.path / link).parent.is_dir() for link in links)
 
 
-def test_all_decisive_metrics_of_all_cases_are_drawn_with_the_band_and_the_first_difference(text, parsed, outcome):
+def test_all_decisive_metrics_of_all_cases_are_drawn_with_the_band_and_the_first_difference(text, parsed):
     groups = [each["id"] for each in parsed.all("g") if "id" in each]
     captions = re.findall("<figcaption>(.*?)</figcaption>", text)
     expected = 0
@@ -113,8 +113,9 @@ def test_all_decisive_metrics_of_all_cases_are_drawn_with_the_band_and_the_first
         number = len(drawn) - ("timing_s/step" in drawn)
         for part in ("a", "b"):
             assert [f"curve-{at}-{each}-{part}" for each in range(number)] == [name for name in groups if re.fullmatch(rf"curve-{at}-\d+-{part}", name)]  # fmt: skip
+        differing = [name for name in drawn if name.startswith(("critic/advantages/m", "val-core"))]
         marks = [name for name in groups if re.fullmatch(rf"curve-{at}-\d+-mark", name)]
-        assert len(marks) == (number if word == "regressed" else 0)
+        assert len(marks) == (len(differing) - 1 if word == "regressed" else 0)
         bands = [name for name in groups if re.fullmatch(rf"curve-{at}-\d+-band", name)]
         assert len(bands) == (number if case == "grpo" else 0)
         expected += len(drawn)
@@ -126,8 +127,76 @@ def test_a_case_may_have_its_own_decisive_curves():
     rng = generator(7)
     a, b = noisy(rng, "a", "1"), noisy(rng, "b", "1")
     chosen = [metrics.Decisive("critic/values/mean", 0)]
-    found = curves.of_case("ppo", [a], [b], chosen, ("timing_s/step", 3))
-    assert [(curve.metric, curve.mark) for curve in found] == [("timing_s/step", 3), ("critic/values/mean", 3)]
+    found = curves.of_case("ppo", [a], [b], chosen, "timing_s/step")
+    assert [curve.metric for curve in found] == ["timing_s/step", "critic/values/mean"]
+
+
+class TestStory:
+    """What happened, since which step, in how many runs: above the drawing, and in what a screen reader says."""
+
+    SCORE = (metrics.Decisive("critic/score/mean", 1),)
+
+    def of_noise(self, change, pairs=8, of_b=None):
+        a, b = session(generator(5), pairs, steps=30)
+        collapsed = [
+            edit(run, "critic/score/mean", change) if at in (of_b or range(pairs)) else run for at, run in enumerate(b)
+        ]
+        found = curves.of_case("ppo", a, collapsed, self.SCORE)
+        return found[0], curves.summary(found)
+
+    def test_runs_that_leave_the_band_are_counted_from_the_first_step_outside(self):
+        curve, said = self.of_noise({12: 0.01, 13: 0.02}, of_b=[1, 2, 6])
+        assert (curve.mark, curve.band.metric) == (12, "critic/score/mean")
+        pattern = r"3 of 8 runs of B leave A's band, first at step 12: the value is 0\.01, the band goes from 0\.\d+ to 0\.\d+\."
+        assert re.fullmatch(pattern, curve.story)
+        assert curve.sentence.endswith(curve.story)
+        assert said == (
+            "A's band, in blue, is where runs of A's code stay at each step. "
+            f"B leaves it in 1 of 1 metric, first in critic/score/mean: {curve.story}"
+        )
+        drawn = curves.svg(curve, "x")
+        assert ('id="x-band"' in drawn, ">first outside: step 12<" in drawn) == (True, True)
+
+    def test_runs_in_the_band_are_said_to_stay_in_it(self):
+        curve, said = self.of_noise({})
+        assert (curve.mark, curve.story) == (None, "All 8 runs of B stay in A's band at every step.")
+        assert said.endswith("B leaves it in none of 1 metric.")
+        assert "-mark" not in curves.svg(curve, "x")
+
+    def test_a_value_that_is_not_finite_is_outside_and_does_not_stop_the_drawing(self):
+        curve, _ = self.of_noise({5: math.nan}, of_b=[0])
+        assert curve.story.startswith("1 of 8 runs of B leaves A's band, first at step 5: the value is nan,")
+        assert 'id="x-band"' in curves.svg(curve, "x")
+
+    def test_too_few_runs_of_a_that_differ_draw_no_band_and_mark_nothing(self):
+        a, b = session(generator(5), 2)
+        found = curves.of_case("ppo", a, b, self.SCORE, deterministic=False)
+        assert (found[0].band, found[0].mark, found[0].story) == (None, None, "")
+        assert curves.summary(found).startswith("No band is drawn: fewer than three runs of A")
+
+    def test_where_a_repeats_itself_each_run_is_compared_with_the_one_of_its_seed(self):
+        a, _ = session(generator(5), 3)
+        same = [dataclasses.replace(run, name=f"b{run.seed}") for run in reversed(a)]
+        [equal] = curves.of_case("ppo", [*a, a[0]], same, self.SCORE, deterministic=True)
+        assert (equal.band, equal.mark, equal.story) == (None, None, "B has A's values at every step.")
+        rounded = [
+            edit(run, "critic/score/mean", lambda _step, value: value * (1 + exact.ROUNDING / 3)) for run in same
+        ]
+        assert curves.of_case("ppo", a, rounded, self.SCORE, deterministic=True)[0].mark is None
+        other = [edit(same[0], "critic/score/mean", {7: 0.9}), *same[1:]]
+        found = curves.of_case("ppo", a, other, self.SCORE, deterministic=True)
+        assert found[0].story == "1 of 3 runs of B differs from A, first at step 7."
+        assert curves.summary(found) == (
+            "B differs from A in 1 of 1 metric, first in critic/score/mean: 1 of 3 runs of B differs from A, first at step 7."
+        )
+        assert ">first difference: step 7<" in curves.svg(found[0], "x")
+
+    def test_a_band_that_is_much_wider_than_the_courses_does_not_hide_them(self):
+        curve, _ = self.of_noise({})
+        wide = dataclasses.replace(curve.band, low=(-math.inf,) * 30, high=(1e9,) * 30)
+        labels = re.findall(r">(\d+\.\d+)</text>", curves.svg(dataclasses.replace(curve, band=wide), "x"))
+        assert labels
+        assert max(map(float, labels)) < 2
 
 
 def test_a_curve_can_be_read_without_seeing_it(text, parsed):
@@ -136,7 +205,7 @@ def test_a_curve_can_be_read_without_seeing_it(text, parsed):
     label = next(each["aria-label"] for each in pictures if each["aria-label"].startswith("critic/advantages/max"))
     assert re.fullmatch(
         r"critic/advantages/max, steps 1 to 4\. A begins with [-\d.]+ and ends with [-\d.]+\. B begins with [-\d.]+ and ends with [-\d.]+\. "
-        r"They differ most at step \d, by [\d.]+\. The first difference of the case is at step 1\.",
+        r"They differ most at step \d, by [\d.]+\. The run of B differs from A, first at step 1\.",
         label,
     )
     assert text.count("<summary>Values of ") == len(pictures)
@@ -150,17 +219,26 @@ def test_a_curve_can_be_read_without_seeing_it(text, parsed):
 def test_the_table_of_a_curve_has_all_values_or_evenly_chosen_ones():
     rng = generator(3)
     a, b = noisy(rng, "a", "1", steps=1000), noisy(rng, "b", "1", steps=1000)
-    curve = curves.of_metric("critic/score/mean", [a, edit(a, "critic/score/mean", {5: 9.0})], [b], mark=777)
-    rows = curve.rows()
+    curve = dataclasses.replace(curves.of_metric("critic/score/mean", [a], [b]), mark=777)
+    names, rows = curve.table()
     steps = [row[0] for row in rows]
     assert (steps[0], steps[-1], len(steps)) == (1, 1000, 200)
     assert 777 in steps
-    values = a.series["critic/score/mean"]
-    assert rows[0] == (1, values[1], values[1], values[1], b.series["critic/score/mean"][1])
-    short = curves.of_metric("critic/score/mean", [noisy(rng, "a", "1")], [], mark=2)
-    assert [row[0] for row in short.rows()] == list(range(1, 13))
-    assert short.rows()[0][-1] is None
+    one, other = (run.series["critic/score/mean"][1] for run in (a, b))
+    assert (names, rows[0]) == (("A", "B", "B - A"), (1, (one, other, other - one)))
+    short = curves.of_metric("critic/score/mean", [noisy(rng, "a", "1")], [])
+    assert [step for step, _ in short.table()[1]] == list(range(1, 13))
+    assert short.table()[1][0][1][1:] == (None, None)
     assert "B has no value." in short.sentence
+
+
+def test_the_table_of_a_curve_with_a_band_has_its_limits_and_those_of_b():
+    a, b = session(generator(5), 3)
+    [curve] = curves.of_case("ppo", a, b, [metrics.Decisive("critic/score/mean", 1)])
+    names, rows = curve.table()
+    of_b = [run.series["critic/score/mean"][1] for run in b]
+    assert names == ("A from", "A to", "B from", "B to")
+    assert rows[0] == (1, (curve.band.low[0], curve.band.high[0], min(of_b), max(of_b)))
 
 
 def test_values_that_cannot_be_drawn_are_no_part_of_a_curve():

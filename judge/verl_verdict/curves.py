@@ -1,15 +1,20 @@
-"""The curves of report.html: a metric of A's and of B's runs, drawn as SVG, and the same values as a sentence and as a table."""
+"""The curves of report.html: a metric of A's and of B's runs, drawn as SVG, and the same values as a sentence and as a table.
+
+Where A's runs differ, the band of what they do is drawn with each run of B in it; else A and B alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from verl_verdict import drawing, metrics
-from verl_verdict.diagnosis import number
+from verl_verdict import band, drawing, exact, metrics, pairing
+from verl_verdict.band import Band
+from verl_verdict.diagnosis import counted, number
 from verl_verdict.markup import Markup
 from verl_verdict.metrics import Decisive
 from verl_verdict.records import Run
@@ -22,26 +27,28 @@ Series = Mapping[int, float]
 _MARKERS = 40  # more steps than this are a line without markers
 _ROWS = 200  # of a table
 _LARGEST = 1e300
+_NO_BAND = "No band is drawn: fewer than three runs of A do not show how far runs of equal code are apart."
+_BAND = "A's band, in blue, is where runs of A's code stay at each step."
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric, run by run, without values that cannot be drawn; `mark` is the step of the first difference of the case."""
+    """One metric, run by run, without values that cannot be drawn.
+
+    `mark` is the first step at which B leaves the band, or without a band differs from A; `story` says that in plain words.
+    """
 
     metric: str
     a: tuple[Series, ...]
     b: tuple[Series, ...]
     mark: int | None = None
+    band: Band | None = None
+    story: str = ""
 
     @property
     def steps(self) -> list[int]:
         """All steps at which any run has a value."""
         return sorted({step for run in (*self.a, *self.b) for step in run})
-
-    @property
-    def has_band(self) -> bool:
-        """Is there more than one run of A?"""
-        return len(self.a) > 1
 
     @property
     def sentence(self) -> str:
@@ -60,20 +67,25 @@ class Curve:
             most = max(sorted(apart), key=apart.__getitem__)
             found = f"They differ most at step {most}, by {number(apart[most])}." if apart[most] else "They are equal."
             parts.append(found)
-        if self.mark is not None:
-            parts.append(f"The first difference of the case is at step {self.mark}.")
-        return " ".join(parts)
+        return " ".join([*parts, self.story] if self.story else parts)
 
-    def rows(self) -> list[tuple[int, float | None, float | None, float | None, float | None]]:
-        """Step, mean of A, smallest and largest of A, mean of B. Of very many steps evenly chosen ones, with the marked one."""
+    def table(self) -> tuple[tuple[str, ...], list[tuple[int, tuple[float | None, ...]]]]:
+        """The names of the columns after the step, and each step with its values; of very many steps evenly chosen ones, with the marked one.
+
+        With a band: its limits, the smallest and the largest value of B. Without: the means of A and of B, and how far apart they are.
+        """
+        steps = chosen(self.steps, self.mark)
         a, b = mean(self.a), mean(self.b)
-        rows = []
-        for step in chosen(self.steps, self.mark):
-            values = [run[step] for run in self.a if step in run]
-            rows.append(
-                (step, a.get(step), min(values, default=None), max(values, default=None), b.get(step)),
-            )
-        return rows
+        if not self.band:
+            values = [(a.get(step), b.get(step)) for step in steps]
+            rows = [(one, other, None if one is None or other is None else other - one) for one, other in values]
+            return ("A", "B", "B - A"), list(zip(steps, rows, strict=True))
+        limits = {step: limit for step, *limit in zip(self.band.steps, self.band.low, self.band.high, strict=True)}
+        of_b = {step: [run[step] for run in self.b if step in run] for step in steps}
+        return ("A from", "A to", "B from", "B to"), [
+            (step, (*limits.get(step, (None, None)), min(of_b[step], default=None), max(of_b[step], default=None)))
+            for step in steps
+        ]
 
 
 def of_case(
@@ -81,21 +93,80 @@ def of_case(
     runs_a: Sequence[Run],
     runs_b: Sequence[Run],
     decisive: Sequence[Decisive] = (),
-    first: tuple[str, int] | None = None,
+    first: str | None = None,
+    *,
+    deterministic: bool | None = None,
 ) -> list[Curve]:
-    """The curves of a case: of each decisive metric, and of the metric that differs first."""
+    """The curves of a case: of each decisive metric, and of the metric that differs first. `deterministic`: does A repeat itself?"""
     names = sorted({name for run in (*runs_a, *runs_b) for name in run.series})
-    shown = [name for name, _ in metrics.decisive_of(workload, names, decisive)]
-    metric, mark = first if first else (None, None)
-    if metric in names and metric not in shown:
-        shown.insert(0, str(metric))
-    return [of_metric(name, runs_a, runs_b, mark) for name in dict.fromkeys(shown)]
+    deciding = metrics.decisive_of(workload, names, decisive)
+    known = {} if deterministic else band.bands(runs_a, deciding)
+    pairs = [(pair.a[0], b) for pair in pairing.of(runs_a, runs_b).pairs for b in pair.b]
+    shown = [name for name, _ in deciding]
+    if first in names and first not in shown:
+        shown.insert(0, str(first))
+    found = []
+    for name in dict.fromkeys(shown):
+        curve, limits = of_metric(name, runs_a, runs_b), known.get(name)
+        if limits:
+            mark, story = _in_band(limits, runs_b)
+        elif deterministic is False:
+            mark, story = None, ""
+        else:
+            mark, story = _equal(name, pairs)
+        found.append(replace(curve, band=limits, mark=mark, story=story))
+    return found
 
 
-def of_metric(name: str, runs_a: Sequence[Run], runs_b: Sequence[Run], mark: int | None = None) -> Curve:
-    """The curve of one metric."""
+def _in_band(known: Band, runs_b: Sequence[Run]) -> tuple[int | None, str]:
+    """The first step at which a run of B leaves the band, and what it does there."""
+    of_b = [run for run in runs_b if known.metric in run.series]
+    outside = [found for run in of_b if (found := band.first_outside(known, run))]
+    if not outside:
+        return None, f"{_runs_of_b(len(of_b), len(of_b), 'stay')} in A's band at every step." if of_b else ""
+    step, value = min(outside)
+    at = known.steps.index(step)
+    limits = f"{number(known.low[at])} to {number(known.high[at])}"
+    who = _runs_of_b(len(outside), len(of_b), "leave")
+    return step, f"{who} A's band, first at step {step}: the value is {number(value)}, the band goes from {limits}."
+
+
+def _equal(name: str, pairs: Iterable[tuple[Run, Run]]) -> tuple[int | None, str]:
+    """The first step at which a run of B differs by more than rounding from the run of A with its seed."""
+    both = [(a.series[name], b.series[name], a) for a, b in pairs if name in a.series and name in b.series]
+    differing = []
+    for a, b, run in both:
+        rounding = exact.ROUNDING * metrics.scale_of(name, run.series)
+        steps = [step for step in a.keys() & b.keys() if not abs(b[step] - a[step]) <= rounding]
+        differing += [min(steps)] if steps else []
+    if not both:
+        return None, ""
+    if not differing:
+        return None, "B has A's values at every step."
+    return min(differing), f"{_runs_of_b(len(differing), len(both), 'differ')} from A, first at step {min(differing)}."
+
+
+def _runs_of_b(count: int, of: int, verb: str) -> str:
+    who = "The run" if of == 1 else f"All {of} runs" if count == of else f"{count} of {of} runs"
+    return f"{who} of B {verb}{'s' if count == 1 else ''}"
+
+
+def summary(shown: Sequence[Curve]) -> str:
+    """What happened in a case, since when and in how many runs; empty if nothing tells."""
+    told = [curve for curve in shown if curve.story]
+    marked = [curve for curve in told if curve.mark is not None]
+    what = f"{_BAND} B leaves it" if any(curve.band for curve in told) else "B differs from A"
+    if not marked:
+        return f"{what} in none of {counted(len(told), 'metric')}." if told else _NO_BAND
+    first = min(marked, key=lambda curve: curve.mark or 0)
+    since = f"{first.metric}: {first.story[0].lower()}{first.story[1:]}"
+    return f"{what} in {len(marked)} of {counted(len(told), 'metric')}, first in {since}"
+
+
+def of_metric(name: str, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Curve:
+    """The curve of one metric, without a story."""
     a, b = (tuple(series for run in side if (series := _finite(run, name))) for side in (runs_a, runs_b))
-    return Curve(name, a, b, mark)
+    return Curve(name, a, b)
 
 
 def _finite(run: Run, name: str) -> Series:
@@ -123,24 +194,32 @@ def svg(curve: Curve, name: str) -> Markup:
 
 
 def _draw(axes: Axes, curve: Curve, name: str) -> None:
+    values = [value for run in (*curve.a, *curve.b) for value in run.values()]
+    if curve.band and values:
+        # A band that is much wider than the courses would hide them, so the axis ends in it.
+        size = max(values) - min(values) or abs(values[0])
+        least, most = min(values) - size, max(values) + size
+        low, high = ([min(max(limit, least), most) for limit in side] for side in (curve.band.low, curve.band.high))
+        filled = axes.fill_between(curve.band.steps, low, high, color=drawing.COLOURS["a"], alpha=0.25, linewidth=0)
+        filled.sticky_edges.y[:] = [least, most]
+        filled.set(gid=f"{name}-band", label="A's band")
     for side, runs, style, marker in (("a", curve.a, "-", "o"), ("b", curve.b, "--", "s")):
-        colour, line = drawing.COLOURS[side], mean(runs)
-        has_markers = len(line) <= _MARKERS
-        if side == "a" and curve.has_band:
-            smallest, largest = (
-                [pick(run[step] for run in runs if step in run) for step in line] for pick in (min, max)
-            )
-            band = axes.fill_between(list(line), smallest, largest, color=colour, alpha=0.25, linewidth=0)
-            band.set(gid=f"{name}-band", label="A against A")
-        if side == "b" and len(runs) > 1:
-            for run in runs:
-                axes.plot(list(run), list(run.values()), color=colour, alpha=0.35, linewidth=1)
-        label = f"{side.upper()}, mean of {len(runs)}" if len(runs) > 1 else side.upper()
+        line = _one_after_the_other(runs) if side == "b" and curve.band else sorted(mean(runs).items())
+        label = side.upper() if len(runs) == 1 else f"{side.upper()}, {len(runs)} runs"
         if line:
-            drawn = axes.plot(list(line), list(line.values()), style, color=colour, label=label, gid=f"{name}-{side}")
+            drawn = axes.plot(
+                *zip(*line, strict=True), style, color=drawing.COLOURS[side], label=label, gid=f"{name}-{side}"
+            )
             # A is wide and B is narrow: both can be seen where they are equal.
+            has_markers = len(line) <= _MARKERS
             drawn[0].set(marker=marker if has_markers else "", markersize=4, linewidth=3.2 if side == "a" else 1.4)
     drawing.frame(axes, "step", curve.steps)
     if curve.mark is not None:
         drawing.room_for_marks(axes)
-        drawing.mark(axes, curve.mark, f"first difference: step {curve.mark}", f"{name}-mark")
+        what = "first outside" if curve.band else "first difference"
+        drawing.mark(axes, curve.mark, f"{what}: step {curve.mark}", f"{name}-mark")
+
+
+def _one_after_the_other(runs: Sequence[Series]) -> list[tuple[float, float]]:
+    """The runs as one line with gaps between them."""
+    return [point for run in runs for point in (*sorted(run.items()), (math.nan, math.nan))]

@@ -8,12 +8,12 @@ from statistics import median
 
 from verl_verdict import comparable, curves, memory, speed
 from verl_verdict.curves import Curve
-from verl_verdict.diagnosis import number
+from verl_verdict.diagnosis import listed, number
 from verl_verdict.markup import Markup, element, joined
 from verl_verdict.metrics import Decisive
 from verl_verdict.parts import badge, card, details, document, navigation, table
 from verl_verdict.records import Run
-from verl_verdict.verdicts import Verdict
+from verl_verdict.verdicts import Verdict, Word
 
 _CONFIG_ROWS = 200
 _MEMORY = ("perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb", "perf/cpu_memory_used_gb")
@@ -103,15 +103,16 @@ def _main(page: Page) -> Markup:
 def _case(case: Case, at: int) -> Markup:
     first = next((verdict.first for verdict in case.verdicts if verdict.first), None)
     workload = next((verdict.workload for verdict in case.verdicts), "")
-    drawn = curves.of_case(
-        workload, case.runs_a, case.runs_b, case.decisive, (first.metric, first.step) if first else None
-    )
+    repeats = next((verdict.deterministic for verdict in case.verdicts), None)
+    metric = first.metric if first else None
+    drawn = curves.of_case(workload, case.runs_a, case.runs_b, case.decisive, metric, deterministic=repeats)
     times = curves.of_metric(speed.STEP, case.runs_a, case.runs_b)
     return element(
         "section",
         element("h2", case.name, id=f"heading-{at}"),
         *(part for verdict in case.verdicts for part in _verdict(verdict, is_only=len(case.verdicts) == 1)),
         element("h3", "Curves"),
+        element("p", said) if (said := curves.summary(drawn)) else "",
         _curves(drawn, f"curve-{at}"),
         element("h3", "Times and memory"),
         _curves([times], f"time-{at}") if times.steps else "",
@@ -129,9 +130,11 @@ def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
     yield element("p", name, badge(verdict.word.value), " ", verdict.reason)
     known: list[tuple[str, str]] = []
     if verdict.first:
-        known += [("first difference", str(verdict.first)), ("which means", verdict.first.means)]
+        known.append(("first difference", str(verdict.first)))
+        if verdict.word is not Word.INCONCLUSIVE:  # else it may be noise, which means nothing
+            known.append(("which means", verdict.first.means))
         if verdict.first.others:
-            known.append(("in the same step", ", ".join(verdict.first.others)))
+            known.append(("in the same step", listed(verdict.first.others)))
         known += [("may explain it", f"verl's config differs in {each}") for each in verdict.first.config]
     repeats = {True: "; A repeats itself", False: "; A does not repeat itself", None: ""}[verdict.deterministic]
     known.append(("how it was decided", f"{verdict.how}{repeats}"))
@@ -142,11 +145,12 @@ def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
     yield element("dl", *(joined(element("dt", label), *said[label]) for label in labels))
     if verdict.rows:
         rows = [
-            [row.summary, number(row.a), number(row.b), number(row.margin), number(row.p), row.finding]
+            [row.summary, f"{row.a:.4g}", f"{row.b:.4g}", f"{row.finding} (margin {row.margin:.2g}, p {row.p:.2g})"]
             for row in verdict.rows
         ]
-        head = ("metric", "A", "B", "margin", "p of the difference", "finding")
-        yield table(f"{verdict.case}: means over {verdict.pairs} pairs", head, rows)
+        head = ("metric", "A", "B", "finding")
+        caption = f"{verdict.case}: means over {verdict.pairs} pairs"
+        yield details(caption, table(caption, head, rows))
 
 
 def _curves(shown: Sequence[Curve], name: str) -> Markup:
@@ -158,19 +162,15 @@ def _curves(shown: Sequence[Curve], name: str) -> Markup:
 
 
 def _figure(curve: Curve, name: str) -> Markup:
-    is_noisy = curve.has_band
-    head = ("step", "A", *(("A smallest", "A largest") if is_noisy else ()), "B", "B - A")
-    rows = []
-    for step, a, low, high, b in curve.rows():
-        apart = None if a is None or b is None else b - a
-        values = (a, *((low, high) if is_noisy else ()), b, apart)
-        rows.append([str(step), *("-" if value is None else number(value) for value in values)])
+    names, values = curve.table()
+    rows = [[str(step), *("-" if value is None else number(value) for value in row)] for step, row in values]
     caption = f"{curve.metric}: {len(rows)} of {len(curve.steps)} steps"
     return element(
         "figure",
         element("figcaption", curve.metric),
+        element("p", curve.story) if curve.story else "",
         curves.svg(curve, name),
-        details(f"Values of {curve.metric}", table(caption, head, rows)),
+        details(f"Values of {curve.metric}", table(caption, ("step", *names), rows)),
     )
 
 

@@ -26,7 +26,7 @@ from verl_regress.store import mismatch
 from verl_regress.store.sessions import Session, jobs_of
 from verl_verdict import page, verdicts
 from verl_verdict import report as judged
-from verl_verdict.diagnosis import doubt
+from verl_verdict.diagnosis import counted, doubt
 from verl_verdict.errors import BadInput
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict, Word
@@ -78,7 +78,7 @@ class Outcome:
             return _passed(self.checks)
         worst = verdicts.worst(self.verdicts)
         cases = ", ".join(verdict.case for verdict in self.verdicts if verdict.word is worst)
-        return f"{worst.value}: {_MEANING[worst]} ({cases}; {len(self.verdicts)} cases)"
+        return f"{worst.value}: {_MEANING[worst]} ({cases}; {counted(len(self.verdicts), 'case')})"
 
 
 def write(outcome: Outcome) -> None:
