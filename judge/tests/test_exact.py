@@ -180,6 +180,43 @@ def shifted_labels(step, data):
         data["train/loss"] += 0.3
 
 
+@pytest.mark.parametrize("size", [4.0, 1e5, 1.01])
+def test_a_metric_times_a_constant_while_all_else_is_equal_is_only_logged_otherwise(tmp_path, size):
+    a = hashed(recorded(tmp_path, *SFT), "equal", "equal", of=WEIGHTS)
+    (b,) = hashed([changed(tmp_path, SFT[0], by("train/loss", size))], "equal", of=WEIGHTS)
+    verdict = judge.case(a, [b])
+    assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "train/loss")
+    assert verdict.reason == (
+        f"only what is logged changed, by one factor at every step: train/loss (times {size:.4g}); "
+        "equal are the gradients, final weights and all else"
+    )
+
+
+def both(*changes):
+    def change(step, data):
+        for each in changes:
+            each(step, data)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "hash"),
+    [
+        (by("train/loss", 4), "other"),
+        (both(by("train/loss", 4), by("train/grad_norm", 4)), "equal"),
+        (by("val/loss", 4), "equal"),  # one value
+        (lambda step, data: data.update({"train/loss": data["train/loss"] * (4 + 0.01 * step)} if "train/loss" in data else {}), "equal"),
+    ],
+)  # fmt: skip
+def test_it_is_more_than_logging_if_anything_else_differs(tmp_path, change, hash):
+    a = hashed(recorded(tmp_path, *SFT), "equal", "equal", of=WEIGHTS)
+    (b,) = hashed([changed(tmp_path, SFT[0], change)], hash, of=WEIGHTS)
+    verdict = judge.case(a, [b])
+    assert verdict.word is Word.REGRESSED
+    assert "logged" not in verdict.reason
+
+
 OPPOSITE = "with equal advantages, actor/pg_loss has the opposite sign in B at step 1: B trains away from what A trains towards"
 FROZEN = "B's actor never leaves its reference, so it does not train, or the reference is the actor itself"
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verl_verdict import comparable, metrics
-from verl_verdict.exact import ROUNDING, Comparison, Difference
+from verl_verdict.exact import ROUNDING, Comparison, Difference, compared, differences
 from verl_verdict.records import Run
 
 _MIRRORED = 1e-3  # of the metric's scale
+_SCALED = 1e-3  # of what the factor changes
+_FEWEST_SCALED = 3
 _SHOWN = 6
 
 
@@ -97,6 +100,34 @@ def stays_zero(a: Run, b: Run) -> str | None:
         if any(mine.values()) and other and max(map(abs, other.values())) <= 1e-6 * max(map(abs, mine.values())):
             return f"{name} is 0 at every step of B: {meaning}"
     return None
+
+
+def scaled(a: Run, b: Run) -> dict[str, float]:
+    """The metrics that are those of A times one number at every step, with that number, if nothing else differs by more than rounding.
+
+    Gradients, rewards and what was sampled must be equal, and at two steps at least: then the updates were, and only what is logged differs.
+    Empty if anything else differs, or a sign does. Two values have nearly one factor by chance: a metric needs three.
+    """
+    apart: dict[str, float] = {}
+    equal = set(compared(a, b))
+    for each in itertools.chain.from_iterable(differences(a, b)):
+        if each.size > ROUNDING:
+            equal.discard(each.metric)
+            apart.setdefault(each.metric, each.b / each.a if each.a else 0.0)
+    trained = [name for name in _GRADIENTS if name in equal and len(a.series[name]) > 1]
+    if not trained or any(metrics.is_of_sampling(name) or name in _GRADIENTS for name in apart):
+        return {}
+    for name, factor in apart.items():
+        scale = metrics.scale_of(name, b.series)
+        pairs = [(value, b.series[name][step]) for step, value in a.series[name].items() if step in b.series[name]]
+        limit = _SCALED * scale * min(abs(factor - 1), 1.0)
+        if (
+            factor <= 0
+            or len(pairs) < _FEWEST_SCALED
+            or not all(abs(factor * mine - other) <= limit for mine, other in pairs)
+        ):
+            return {}
+    return apart
 
 
 def no_gradient(run: Run) -> bool:

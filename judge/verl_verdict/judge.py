@@ -114,7 +114,7 @@ def case(
         reason = "no run of B has the seed of a run of A: run B with the seeds of A"
         return known.says(Word.INCONCLUSIVE, reason, "nothing was compared")
     recorded = {name for run in (*runs_a, *runs_b) for name in run.series}
-    if found := _wrong_on_its_face(known) or _never_recorded(known, decisive, recorded):
+    if found := _only_logged(known) or _wrong_on_its_face(known) or _never_recorded(known, decisive, recorded):
         return found
     is_exact = known.base.deterministic is True
     seen = outliers.find([*runs_a, *known.perturbed], runs_b, workload, deciding, deterministic=is_exact)
@@ -264,6 +264,24 @@ def _left_out(runs: Sequence[Run], ignore: Sequence[str]) -> list[str]:
 def _without(decisive: Sequence[Decisive], ignore: Sequence[str]) -> Sequence[Decisive]:
     """Those that are compared."""
     return [each for each in decisive if each.pattern not in ignore]
+
+
+def _only_logged(known: _Case) -> Verdict | None:
+    """B trains as A does, and logs some metrics times a constant."""
+    if not known.base.deterministic or known.unexplained or any(_other_hashes(pair) for pair, _ in known.compared):
+        return None
+    found = [diagnosis.scaled(pair.a[0], pair.b[0]) for pair, _ in known.compared]
+    if not all(each and each.keys() == found[0].keys() for each in found):
+        return None
+    pair, compared = known.worst_pair
+    names = sorted(found[0], key=metrics.causal_rank)
+    factors = listed([f"{name} (times {found[0][name]:.4g})" for name in names])
+    equal = ["gradients", *(["rewards"] if "critic/score/mean" in pair.a[0].series else [])]
+    equal += [name for name in pair.a[0].hashes if name in pair.b[0].hashes]
+    reason = f"only what is logged changed, by one factor at every step: {factors}; equal are the {', '.join(equal)} and all else"
+    return known.says(
+        Word.CHANGED, reason, "value by value; A repeats itself", diagnosis.of(compared, known.base.config)
+    )
 
 
 def _wrong_on_its_face(known: _Case) -> Verdict | None:
