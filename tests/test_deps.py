@@ -113,7 +113,7 @@ def test_a_set_goes_into_its_directory_and_the_judges_fits_the_nodes_own_numpy(t
     assert (tmp_path / deps.packages(argv[0]).name / "brought.py").exists()
 
 
-def test_a_set_that_pip_cannot_install_leaves_nothing_and_says_which_version_was_needed(tmp_path, node):
+def test_a_set_that_pip_cannot_install_leaves_nothing_and_names_the_version(tmp_path, node):
     ended = node(["install", "judge"], [("numpy", "1.26.4")], status=3)
     assert (ended.returncode, ended.stdout, ended.stderr) == (
         1,
@@ -124,7 +124,7 @@ def test_a_set_that_pip_cannot_install_leaves_nothing_and_says_which_version_was
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0123", "own", "record"]
 
 
-def test_what_an_earlier_installation_brought_is_not_missing_and_is_not_the_nodes_own(tmp_path, node):
+def test_what_an_earlier_installation_brought_is_neither_missing_nor_the_nodes(tmp_path, node):
     brought = tmp_path / deps.packages("judge").name
     for name, version in JUDGE.items():
         text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"

@@ -41,9 +41,7 @@ def start(tmp_path):
 
 
 @pytest.mark.parametrize(("login", "of_ray"), [(0o002, 0o022), (0o077, 0o077)])
-def test_it_passes_its_arguments_on_when_the_gcs_listens_and_what_actors_write_is_for_their_user_alone_to_change(
-    start, login, of_ray
-):
+def test_it_passes_its_arguments_on_and_protects_what_actors_write(start, login, of_ray):
     with socket.create_server(("127.0.0.1", 0)) as gcs:
         argv = ["start", "--node-name=worker-0", f"--address=127.0.0.1:{gcs.getsockname()[1]}", "--disable-usage-stats"]
         result = json.loads(start(PY / "ray_start.py", *argv, umask=login).stdout)

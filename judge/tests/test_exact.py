@@ -155,7 +155,7 @@ HIGH, LOW = "critic/advantages/max", "critic/advantages/min"
 NO_ADVANTAGE = to({HIGH: 0.0, LOW: 0.0, "critic/advantages/mean": 0.0})
 
 
-def test_advantages_that_are_0_at_all_steps_show_nothing_and_in_b_alone_are_a_regression(tmp_path):
+def test_advantages_of_0_at_all_steps_show_nothing_and_in_b_alone_are_a_regression(tmp_path):
     a = [changed(tmp_path, name, NO_ADVANTAGE, to=f"a{at}") for at, name in enumerate(GRPO)]
     b = changed(tmp_path, "grpo-0.9.1-v1-3", NO_ADVANTAGE)
     nothing = judge.case(a, [b])
@@ -470,7 +470,7 @@ def test_what_is_within_three_times_the_perturbed_run_is_the_same(tmp_path, metr
         assert verdict.pairs_needed == 2
 
 
-def test_a_metric_that_is_0_without_the_perturbation_excuses_no_other_one_and_hides_none(tmp_path):
+def test_a_metric_that_is_0_without_the_perturbation_excuses_and_hides_no_other(tmp_path):
     """It has no scale: `actor/pg_clipfrac_lower` is 0 in every run."""
 
     def perturb(step, data):
@@ -527,7 +527,7 @@ def test_tokens_that_rounding_may_have_changed_are_no_change(tmp_path, tokens, w
         assert verdict.reason == said
 
 
-def test_other_tokens_are_a_change_where_rounding_has_not_grown_although_those_of_the_perturbed_run_differ_too(
+def test_other_tokens_are_a_change_where_rounding_has_not_grown(
     tmp_path,
 ):
     perturbed = changed(tmp_path, PPO[0], at("actor/entropy", {3: 1e-6}), to="perturbed")

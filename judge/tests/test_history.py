@@ -327,7 +327,7 @@ class TestPage:
             change,
         )
 
-    def test_curves_come_before_the_one_row_of_a_change_of_code_which_folds_all_but_the_worst(self, text):
+    def test_curves_come_before_the_one_row_of_a_change_of_code(self, text):
         assert text.rindex("<svg") < text.index('id="changes"')
         card = text[text.index('id="changes"') :].split("</section>")[0]
         assert card.count("<tr>") == 2
@@ -443,7 +443,7 @@ class TestFailedChecks:
         assert '<a href="#doubts">in doubt</a>' in text
 
     @pytest.mark.parametrize("at", [2, 3])
-    def test_put_a_change_in_doubt_if_they_are_of_the_run_before_it_or_the_first_one_after_it(self, root, at):
+    def test_put_a_change_in_doubt_if_they_are_of_a_run_next_to_it(self, root, at):
         points = [
             dataclasses.replace(each, failed_checks=each.session == made.NAMES[at])
             for each in recorded_points.collect(root)[0]

@@ -57,13 +57,13 @@ def test_one_run_of_eight_is_enough_for_inconclusive(name):
     assert verdict.pairs_needed is None
 
 
-def test_in_four_pairs_only_a_far_value_is_a_regression_and_one_outside_the_band_asks_for_more_pairs():
+def test_in_four_pairs_only_a_far_value_is_a_regression():
     assert judged(4, COLLAPSE[:1]).word is Word.REGRESSED
     outside = judged(4, COLLAPSE[1:])
     assert (outside.word, outside.pairs_needed) == (Word.INCONCLUSIVE, 2)
 
 
-def test_one_pair_of_runs_that_do_not_repeat_themselves_decides_nothing_and_says_what_it_saw():
+def test_one_pair_of_runs_that_do_not_repeat_themselves_decides_nothing():
     verdict = judged(1, COLLAPSE, deterministic=False)
     assert verdict.word is Word.INCONCLUSIVE
     assert f"in the run of B {GRADIENT} is far outside all that A does" in verdict.notes[0]
@@ -81,7 +81,7 @@ def test_better_values_make_nothing_worse():
 
 
 @pytest.mark.parametrize(("value", "word"), [(20.0, Word.REGRESSED), (3.0, Word.CHANGED)])
-def test_where_a_repeats_itself_such_a_size_is_a_regression_from_the_first_difference_on(value, word):
+def test_where_a_repeats_itself_such_a_size_is_a_regression(value, word):
     (a,), _ = session(generator(3), 1)
     again = dataclasses.replace(a, name="again", fingerprint="again")
     b = edit(dataclasses.replace(a, name="b"), GRADIENT, lambda step, mine: mine * value if step == 7 else mine)

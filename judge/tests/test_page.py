@@ -99,7 +99,7 @@ def test_each_case_has_a_card_with_its_verdicts_and_jobs(parsed, outcome):
     assert all((outcome.session.path / link).parent.is_dir() for link in links)
 
 
-def test_all_decisive_metrics_of_all_cases_are_drawn_with_the_band_and_the_first_difference(text, parsed):
+def test_all_decisive_metrics_are_drawn_with_the_band_and_the_first_difference(text, parsed):
     groups = [each["id"] for each in parsed.all("g") if "id" in each]
     captions = re.findall("<figcaption>(.*?)</figcaption>", text)
     expected = 0

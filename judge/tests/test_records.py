@@ -148,7 +148,7 @@ def write_samples(directory, step, *answers):
     (directory / f"samples/{step}.jsonl").write_text(text)
 
 
-def test_what_was_sampled_is_hashed_over_steps_and_attempts_whatever_the_order_of_the_answers(tmp_path):
+def test_samples_are_hashed_over_steps_and_attempts_in_any_order_of_the_answers(tmp_path):
     job = unpack(tmp_path, "ppo-0.9.1-v1-resumed")
     assert recorded_run.sampled(job) is None
     write_samples(job, 4, "2", "3")

@@ -155,7 +155,7 @@ def test_where_a_does_not_repeat_itself_nothing_is_compared_exactly(straight, kn
     assert found.notes[0] == "not compared with the straight runs: A does not repeat itself"
 
 
-def test_where_a_is_off_and_nobody_knows_whether_it_repeats_itself_nothing_is_decided(straight):
+def test_nothing_is_decided_where_a_is_off_and_may_not_repeat_itself(straight):
     found = verdict(straight, a=(LOSS, times(1.5)), b=(LOSS, times(9)), b_straight=(SCORE, times(1 + 1e-9)))
     assert (found.word, found.pairs) == (Word.INCONCLUSIVE, 0)
     assert found.reason.endswith("continue from runs of ppo that differ already (inconclusive): see there")

@@ -80,7 +80,7 @@ def test_repeats_without_a_difference_leave_no_noise_if_there_are_enough():
 
 
 @pytest.mark.parametrize(("floor", "same"), [(0.1, False), (5.0, True)])
-def test_differences_of_one_sign_are_not_the_same_although_they_vary_as_much_as_noise(floor, same):
+def test_differences_of_one_sign_are_not_the_same_though_as_large_as_noise(floor, same):
     """So does a KL of 0 in B: the difference is then A's own KL, which is another one for each seed."""
     a = 10 * generator(13).normal(size=(6, 2))
     difference = np.column_stack([[-0.3, -2.0, -3.2, -0.9, -2.5, -0.2], [0.1, -0.2, 0.3, -0.1, -0.1, 0.0]])

@@ -36,7 +36,7 @@ ROUNDING = RESULTS["harmless-equal-expression"].mutation
 BESIDE = [name for name in PLANTED if RESULTS[name].mutation.recipe == ROUNDING.recipe]
 
 
-def test_a_change_that_begins_as_rounding_is_the_same_with_the_perturbed_run_that_the_judge_asks_for():
+def test_a_change_that_begins_as_rounding_is_the_same_with_the_perturbed_run():
     assert RESULTS[ROUNDING.name].verdict.word is Word.SAME
     alone = calibration.judged(dataclasses.replace(ROUNDING, is_rounding=False))
     assert (alone.word, alone.needs_perturbed) == (Word.INCONCLUSIVE, True)

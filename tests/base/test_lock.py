@@ -77,9 +77,7 @@ def test_who_has_the_lock_is_named_to_who_waits(tmp_path, holder, how, shared):
     assert not lock.is_held(file, fcntl.LOCK_EX)
 
 
-def test_several_share_a_lock_and_a_wait_of_more_than_a_second_is_reported_with_its_holder(
-    tmp_path, monkeypatch, capsys
-):
+def test_several_share_a_lock_and_a_long_wait_is_reported_with_its_holder(tmp_path, monkeypatch, capsys):
     file = tmp_path / "file"
     monkeypatch.setattr(lock, "_PATIENCE", 0.1)
     with lock.held(file, "one", 0, shared=True), lock.held(file, "two", 0, shared=True):

@@ -105,7 +105,7 @@ def test_a_module_of_another_package_is_not_reported(load, reported, name):
     assert set(reported()["modules"]) == {"verl"}
 
 
-def test_a_module_whose_file_changes_later_keeps_the_sum_of_the_bytes_that_it_was_loaded_from(load, reported):
+def test_a_module_whose_file_changes_later_keeps_the_sum_of_what_was_loaded(load, reported):
     reporter = identity.Reporter()
     before = of(load("verl"))
     reporter.report()

@@ -262,7 +262,7 @@ def test_the_dashboards_address_as_seen_from_this_node(address, gcs, seen):
     assert ray_api.seen_from_here(address, {"RAY_ADDRESS": gcs} if gcs else {}) == seen
 
 
-def test_on_demand_a_bundle_is_one_line_on_stdout_and_a_tar_has_all_records_and_no_checkpoint(full, make_job, run):
+def test_a_bundle_on_demand_is_one_line_and_a_tar_of_all_but_checkpoints(full, make_job, run):
     job = make_job()
     plan = json.loads((job.config / "resolved.json").read_text())
     write(job.config / "resolved.json", json.dumps(plan | {"address": full.address}))

@@ -45,7 +45,7 @@ def test_a_bundle_of_a_running_job_has_its_stacks_and_they_say_what_it_does(hang
     )
 
 
-def test_a_process_that_cannot_answer_delays_nothing_and_a_job_that_is_over_is_not_asked(hanging, monkeypatch):
+def test_a_process_that_cannot_answer_delays_nothing_nor_does_a_job_that_is_over(hanging, monkeypatch):
     job, process = hanging
     process.send_signal(19)  # SIGSTOP
     monkeypatch.setattr(stacks, "_PATIENCE", 0.3)

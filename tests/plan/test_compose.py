@@ -33,7 +33,7 @@ def refusal(snapshot, *overrides, **kwargs):
     return str(caught.value)
 
 
-def test_the_config_is_the_snapshots_with_the_overrides_and_with_its_references_filled_in(snapshot):
+def test_the_config_is_the_snapshots_with_overrides_and_references_filled_in(snapshot):
     result = composed(snapshot, "trainer.save_freq=5", "actor_rollout_ref.model.path=/m", "+critic.new={a: [1, x]}")
     config = yaml.safe_load(result.text)
     assert config["trainer"]["save_freq"] == 5

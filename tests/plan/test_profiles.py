@@ -166,7 +166,7 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
 
 
 @pytest.mark.parametrize("profile", ["gpu", "rocm"])
-def test_the_image_of_a_profile_and_every_image_that_it_names_is_in_the_table_of_images(checkout, profile):
+def test_every_image_that_a_profile_names_is_in_the_table_of_images(checkout, profile):
     text = (REPO / "env" / f"{profile}.env").read_text()
     named = set(re.findall(r"NODE_IMAGE=(\S+)", text))
     assert run_in(checkout, 'printf %s "$NODE_IMAGE"', PROFILE=profile) in named

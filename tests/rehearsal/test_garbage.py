@@ -46,7 +46,7 @@ def freed(tmp_path):
     return freed
 
 
-def test_a_process_frees_at_its_end_what_nothing_refers_to_and_not_what_it_has_loaded(freed):
+def test_a_process_frees_at_its_end_what_nothing_refers_to_and_keeps_modules(freed):
     assert sorted(freed("default")) == ["loaded", "lost"]
     assert freed("seldom") == ["lost"]
 

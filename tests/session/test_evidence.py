@@ -78,9 +78,7 @@ def test_prepared_artefacts_are_listed_by_content(shared):
     assert found[str(directory)]["train.parquet"] == sha("rows")
 
 
-def test_what_jobs_read_is_hashed_with_the_first_one_and_compared_with_what_prepare_recorded(
-    shared, run, make_job, ray, monkeypatch
-):
+def test_what_jobs_read_is_hashed_with_the_first_and_compared_with_prepare(shared, run, make_job, ray, monkeypatch):
     for home, name in ((shared.datasets, "sums"), (shared.models, "tiny"), (shared.models, "theirs")):
         recorded = {"files": {"weights": {"sha256": sha("one"), "bytes": 3}}}
         write(home / name / "manifest.json", json.dumps(recorded))

@@ -47,7 +47,7 @@ def test_a_suite_that_cannot_be_used_is_refused_in_one_sentence(text, sentence):
     assert str(refused.value) == sentence
 
 
-def test_a_case_takes_seeds_and_pairs_of_the_suite_and_what_it_continues_of_its_source():
+def test_a_case_takes_seeds_and_pairs_of_the_suite_and_more_of_its_source():
     suite = parse(
         "pairs: 3\nseeds: [7, 8, 9]\ncases:\n"
         "  ppo: {workload: ppo, overrides: [a.b=1]}\n"

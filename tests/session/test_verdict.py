@@ -169,9 +169,7 @@ def test_further_pairs_alternate_until_the_seeds_are_used_up(root):
         ((2, 4), 0, 2, 4, 6),  # the run recorded no step
     ],
 )  # fmt: skip
-def test_a_case_that_continues_takes_a_checkpoint_of_its_own_side_after_which_that_trained_on(
-    root, saved, trained, further, start, end
-):
+def test_a_case_that_continues_takes_a_checkpoint_of_its_own_side(root, saved, trained, further, start, end):
     cases = f"cases:\n  ppo: {{workload: ppo, overrides: [a=1]}}\n  more: {{continues: ppo, steps: {further}}}\n"
     session = make(root, suite=cases)
     for side in "ab":
@@ -218,7 +216,7 @@ def lost(step, data):
     data["critic/vf_loss"] *= 1.5
 
 
-def test_b_that_does_not_go_on_where_its_checkpoint_was_is_regressed_without_further_runs(root):
+def test_b_that_does_not_go_on_where_its_checkpoint_was_is_regressed(root):
     session = make(root, suite=RESUMED)
     resume(root, session, {"more_b": lost})
     assert following(session) is None
@@ -312,7 +310,7 @@ def test_a_session_with_a_failed_check_gives_no_answer(root):
     assert [each.get("message") for each in junit.iter("skipped")] == [outcome.headline]
 
 
-def test_a_resumed_run_that_is_wrong_on_its_face_is_a_regression_although_its_source_changed(root):
+def test_a_resumed_run_that_is_wrong_on_its_face_is_a_regression(root):
     session = make(root, suite=RESUMED.replace("ppo}", "ppo, deterministic: true}"))
     resume(root, session, {"ppo_b": lr, "more_b": sign}, steps=(5, 6))
     assert words(session) == {"ppo": "changed", "more": "regressed"}

@@ -86,9 +86,7 @@ def test_a_run_whose_snapshot_is_gone_is_not_submitted(session, run, shared):
     assert said.endswith("and continue the session.\n")
 
 
-def test_a_job_that_failed_because_its_snapshot_went_is_not_bs_failure_and_runs_again(
-    session, run, shared, ray, make_job
-):
+def test_a_job_that_failed_because_its_snapshot_went_is_not_bs_failure(session, run, shared, ray, make_job):
     name = f"ppo-b-{NAME}"
     job = make_job(name, ended={"exit_code": 1, "reason": "ImportError"})
     plan = json.loads((job.config / "resolved.json").read_text())

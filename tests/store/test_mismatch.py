@@ -78,7 +78,7 @@ def test_the_default_release_runs_on_the_current_packages(tmp_path, version):
         ("main", "0.10.0.dev", " and transformers!=5.6.0,<5.11,>=5.5.3 (they have 4.57.6)"),
     ],
 )  # fmt: skip
-def test_all_missing_packages_are_in_one_sentence_and_those_of_other_extras_do_not_count(tmp_path, version, verl, more):
+def test_all_missing_packages_are_in_one_sentence_without_those_of_extras(tmp_path, version, verl, more):
     assert refusal(mismatch.compare(release(tmp_path, version), cluster(image(**BEFORE)), [])) == (
         f"verl {verl} (CODE_ID=codeB) wants numpy>=2.0.0 (the nodes have 1.26.4){more}: {CURES}"
     )

@@ -119,7 +119,7 @@ def test_the_newest_jobs_keep_their_checkpoints_and_older_ones_are_removed(gc, o
     assert gc("--keep=2").endswith("skip    gc (nothing to remove)\n")
 
 
-def test_keep_counts_jobs_that_have_checkpoints_and_the_newest_of_all_keep_their_snapshot(gc, old, snapshots):
+def test_keep_counts_jobs_that_have_checkpoints_and_the_newest_keep_snapshots(gc, old, snapshots):
     good, older = old("good", 100), old("older", 110, code="codeC")
     old("failed", 50, code="codeB", has_checkpoint=False)
     said = gc("--keep=1")
@@ -148,9 +148,7 @@ def test_a_job_that_ended_or_saved_less_than_a_day_ago_stays(gc, old, fresh):
         {"cluster": "d"},
     ],
 )
-def test_a_job_of_another_owner_or_cluster_stays_with_its_snapshot_and_does_not_count_for_keep(
-    gc, old, snapshots, content
-):
+def test_a_job_of_another_owner_or_cluster_stays_and_does_not_count_for_keep(gc, old, snapshots, content):
     theirs, mine = old("theirs", 50, code="codeB"), old("mine", 60)
     plans(theirs, **content)
     before = state_of(theirs.path)
@@ -293,7 +291,7 @@ def session(root, name="s1", hours=2, *, jobs=(), end=False, begin=None):
     return directory
 
 
-def test_a_session_that_is_not_over_keeps_its_jobs_and_both_codes_until_it_is_given_up(gc, old, snapshots):
+def test_a_session_that_is_not_over_keeps_its_jobs_and_both_codes(gc, old, snapshots):
     for hours, name in enumerate(("own", "other"), 80):
         old(name, hours, code="codeC")
     directory = session(snapshots, jobs=["own"])

@@ -181,7 +181,7 @@ def test_another_tree_is_an_error_that_names_both(root):
     )
 
 
-def test_the_hash_of_the_tree_follows_names_contents_the_x_bit_and_links_but_not_the_code_id(root):
+def test_the_hash_of_the_tree_follows_all_of_its_files_but_not_the_code_id(root):
     plain, script, link = (special("verl/x", kind, "a") for kind in (tarfile.REGTYPE, tarfile.REGTYPE, tarfile.SYMTYPE))
     script.mode = 0o755
     trees = [

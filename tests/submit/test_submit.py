@@ -468,7 +468,7 @@ def test_a_node_without_a_list_is_refused(submit, shared):
     assert read(shared.jobs / "me" / "config" / "packages.json")["sha256"] is None
 
 
-def test_workers_with_other_packages_are_refused_and_those_that_are_down_do_not_count(submit, shared, ray):
+def test_workers_with_other_packages_are_refused_unless_they_are_down(submit, shared, ray):
     rows = [node_row("head", "10.0.0.1"), node_row("worker-0", "10.0.0.2", cpu=8.0, CPU=8.0, worker_node=1.0)]
     other = node_row("worker-1", "10.0.0.3", cpu=8.0, CPU=8.0, worker_node=1.0)
     has_packages(shared, "worker-1", numpy="1.26.4")
@@ -539,7 +539,7 @@ def of_another(what, path, cure):
 
 
 @as_root
-def test_the_directory_of_a_job_may_be_whose_the_server_makes_it_or_whose_job_root_resumes(
+def test_a_job_directory_may_be_of_the_servers_user_or_of_one_that_root_resumes(
     submit, run, ray, sdk, shared, monkeypatch
 ):
     """With root_squash the files that root writes are nobody's."""

@@ -114,9 +114,7 @@ def losses(ray, make_job):
 
 
 @pytest.mark.parametrize("submitted", [{"accepted": True}, None])
-def test_a_trainer_that_fails_under_a_new_head_which_does_not_know_its_job_is_lost_with_it(
-    make_job, ray, monkeypatch, submitted
-):
+def test_a_trainer_that_fails_under_a_new_head_is_lost_with_its_job(make_job, ray, monkeypatch, submitted):
     """Before: FAILED, with the crash of a process of Ray as the cause. A job that something else launches has no record."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     ray.has_nodes()

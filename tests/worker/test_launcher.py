@@ -363,7 +363,7 @@ def test_a_job_directory_without_a_plan(shared):
     )
 
 
-def test_a_process_that_loaded_something_else_fails_the_job_though_training_went_well(launched, tmp_path):
+def test_a_process_that_loaded_something_else_fails_a_job_that_trained_well(launched, tmp_path):
     other = write(tmp_path / "other.py", "")
     launched.start(
         "import sys, time\nfrom importlib import util\n"

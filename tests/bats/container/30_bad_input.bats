@@ -39,7 +39,7 @@ spec() {
     env CODE_ID=codeX scripts/40_submit_ppo_epoch1.sh
 }
 
-@test "a misspelt override is refused within seconds, by the snapshot's own config, with the nearest real key" {
+@test "a misspelt override is refused within seconds, with the nearest real key" {
   printf '%s\n' '# mine' 'trainer.logger=["a b"]' 'trainer.totl_epochs=2' >"${BATS_TEST_TMPDIR}/overrides"
   SECONDS=0
   refused 2 "The override 'trainer.totl_epochs=2' (from OVERRIDES_FILE ${BATS_TEST_TMPDIR}/overrides line 3) sets a key that ppo_trainer of CODE_ID=codeA (verl 0.9.1) lacks: did you mean trainer.total_epochs? To add a new key, write '+trainer.totl_epochs=2'." \
@@ -62,7 +62,7 @@ spec() {
     scripts/44_submit_sdk.sh "$file"
 }
 
-@test "DRY_RUN=1 prints the resolved config, the runtime_env and a line to paste, and creates nothing" {
+@test "DRY_RUN=1 prints what would be submitted and a line to paste, creates nothing" {
   printf '{"workload": "ppo", "trainer_overrides": ["trainer.save_freq=10"]}' >"${BATS_TEST_TMPDIR}/spec.json"
   DRY_RUN=1 run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/spec.json"
   assert_status 0
@@ -153,7 +153,7 @@ for split, rows in (("train", 1024), ("test", 256)):
     env DOCKER_HOST=unix:///no/such.sock scripts/01_up.sh
 }
 
-@test "make up restores the worker and the head: the job that needs both workers is accepted" {
+@test "make up restores the worker and the head: a job on both workers is accepted" {
   make --no-print-directory up >"${BATS_TEST_TMPDIR}/up" 2>&1 || fail "$(tail -n 20 "${BATS_TEST_TMPDIR}/up")"
   OVERRIDES='trainer.nnodes=2 trainer.n_gpus_per_node=4' SUBMISSION_ID="bad-up-${RANDOM}" run scripts/40_submit_ppo_epoch1.sh
   assert_status 0

@@ -24,7 +24,7 @@ exports() {
   [[ $(container::listing) == "$before" ]] || fail 'an export has created files'
 }
 
-@test "a Compose project trains, ends with the job's status, and shows its token nowhere" {
+@test "a Compose project trains, ends with the job's status, and hides its token" {
   local id name
   exports compose WORKLOAD=sft OVERRIDES=trainer.total_training_steps=2
   name=$(sed -n 's/^name: //p' "$FILE")
@@ -45,7 +45,7 @@ exports() {
   assert_line "${id} +sft +codeA +SUCCEEDED .*"
 }
 
-@test "a RayJob's init container, entrypoint, environment and resources run a job on a head that KubeRay would start" {
+@test "an exported RayJob runs a job on a head that KubeRay would start" {
   exports kuberay WORKLOAD=sft OVERRIDES=trainer.total_training_steps=2
   run docker exec --interactive "${CLUSTER_NAME}-head" python3 -c "$(<tests/bats/container/kuberay_submit.py)" <"$FILE"
   assert_status 0

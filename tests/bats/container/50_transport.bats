@@ -12,6 +12,6 @@ setup() {
   export TRANSPORT=container WORKERS=2 SHARED_ROOT=/private
 }
 
-@test "arguments, exit status, stdin, large output, put and get, spawn: as the contract says" {
+@test "arguments, exit status, streams, put, get and spawn: as the contract says" {
   contract::all
 }

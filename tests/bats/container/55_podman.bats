@@ -37,7 +37,7 @@ ours() {
   contract::all
 }
 
-@test "podman: the containers and the network are podman's and bear our label, and docker has none of them" {
+@test "podman: containers and network are podman's, with our label; docker has none" {
   [[ $(ours containers) == "${CLUSTER_NAME}-head"$'\n'"${CLUSTER_NAME}-worker-0"$'\n'"${CLUSTER_NAME}-worker-1" ]]
   [[ $(ours networks) == "${CLUSTER_NAME}_ray" ]]
   [[ -z $(docker ps --all --quiet --filter "label=verl-regress.cluster=${CLUSTER_NAME}") ]]
@@ -46,7 +46,7 @@ ours() {
   [[ $(podman port "${CLUSTER_NAME}-head") == '8265/tcp -> 127.0.0.1:18275' ]]
 }
 
-@test "podman: a second make up changes nothing, with localhost/ before the image's name, and without the knob" {
+@test "podman: a second make up changes nothing, however the image is named" {
   image=$(scripts/10_build_image.sh --name)
   for given in NODE_IMAGE="localhost/${image}" CONTAINER_ENGINE=auto; do
     run env -u CONTAINER_ENGINE "$given" make --no-print-directory up
@@ -60,7 +60,7 @@ ours() {
   [[ $output == *"error   CONTAINER_ENGINE is docker (from the command line or environment), but the cluster ${CLUSTER_NAME} was brought up with podman: take it down with 'make down CONTAINER_ENGINE=podman' first, or set another CLUSTER_NAME (if podman is gone, remove ${WORKDIR}/clusters/${CLUSTER_NAME})."* ]]
 }
 
-@test "podman: a job trains from its snapshot with the driver on a worker, and what it wrote belongs to the owner of WORKDIR" {
+@test "podman: a job trains from its snapshot, and the owner of WORKDIR owns its files" {
   run make --no-print-directory submit WORKLOAD=sft WAIT=1 SUBMISSION_ID=podman-sft OVERRIDES=trainer.total_training_steps=2
   assert_status 0
   assert_line 'ok      podman-sft SUCCEEDED \(the trainer ended\)'
@@ -70,7 +70,7 @@ ours() {
   [[ -z $(find "${WORKDIR}/shared/jobs/podman-sft" ! -user "$(stat -c %u "$WORKDIR")") ]]
 }
 
-@test "podman: a container that is removed or stopped is one sentence, and the next make up brings it back" {
+@test "podman: a lost container is one sentence, and the next make up brings it back" {
   on node::exec worker-1 sleep 60 2>"${BATS_TEST_TMPDIR}/said" &
   on wait::until 20 - node::exec worker-1 pgrep -x sleep >/dev/null
   podman rm --force "${CLUSTER_NAME}-worker-1" >/dev/null

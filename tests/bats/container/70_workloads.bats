@@ -38,7 +38,7 @@ actors() {
 # identity QUERY: of the comparison at the end of the job.
 identity() { jq -r "$1" "${job}/state/identity"; }
 
-@test "SFT: four steps, a device for each worker, a driver that has none, a checkpoint, the loss in every line" {
+@test "SFT: four steps, a device for each worker, a checkpoint, the loss in every line" {
   OVERRIDES='trainer.total_training_steps=4 trainer.save_freq=4' run scripts/42_submit_sft_minimal.sh
   trained 4
   assert_line ' *step 4 of 4, train/loss [0-9.]+'
@@ -50,7 +50,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   [[ $(identity '.passed') == true && $(identity '.actors_by_class.TrainingWorker') == 2 ]]
 }
 
-@test "GRPO of two releases at once with the user's reward function: each has its own code, and every actor proved it" {
+@test "GRPO of two releases at once, with a reward function: each has its own code" {
   export OVERRIDES='trainer.total_training_steps=2 trainer.save_freq=2'
   CODE_ID=codeA scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml >"${BATS_TEST_TMPDIR}/a" 2>&1 &
   CODE_ID=verl071 OVERRIDES="${OVERRIDES} trainer.nnodes=1" run scripts/44_submit_sdk.sh examples/grpo_reward_fn.yaml
@@ -80,7 +80,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   done
 }
 
-@test "training succeeds but one actor loaded a module from elsewhere: FAILED, and the reason says so" {
+@test "an actor that loaded a module from elsewhere: FAILED, and the reason says so" {
   mkdir -p "${WORKDIR}/shared/user/code/shadow"
   printf 'HERE = 1\n' >"${WORKDIR}/shared/user/code/shadow/patched.py"
   cat >"${WORKDIR}/shared/user/code/shadow/shadow_hook.py" <<'PY'

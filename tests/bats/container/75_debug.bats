@@ -49,7 +49,7 @@ whole() {
   assert_line '>     "submitted_via": "sdk",?'
 }
 
-@test "bundles at submission, at RUNNING and at once on failure, each of every kind and within a second" {
+@test "bundles at submission, at RUNNING and on failure, each within a second" {
   local moments=() bundle
   for phase in submitted running failed; do
     bundle=$(bundle_of sent-cli "$phase")
@@ -64,7 +64,7 @@ whole() {
   [[ $(jq -r .asked_by.ray "$bundle/bundle.json") == "http://$(container::ip head):8265" ]]
 }
 
-@test "a job that failed leaves the tails of its logs, of every node, in the moment it failed" {
+@test "a failed job leaves the tails of its logs, of every node, at that moment" {
   bundle=$(bundle_of sent-cli failed)
   grep -q '/no/such.parquet' "${bundle}/logs/driver.log"
   ray_id=$(container::api /api/jobs/sent-cli | jq -r .job_id)
@@ -74,7 +74,7 @@ whole() {
   (($(date -d "$(jq -r .asked "$bundle/bundle.json")" +%s) - $(date -d "$ended" +%s) <= 2))
 }
 
-@test "make debug makes one more bundle of a finished job, and a tar of everything except its checkpoints" {
+@test "make debug bundles a finished job, in a tar of everything but its checkpoints" {
   run make --no-print-directory debug JOB=sent-cli TAR=1
   assert_status 0
   tar=$(grep -x "${WORKDIR}/shared/jobs/sent-cli/debug/.*-asked.tar.gz" <<<"$output")
@@ -83,7 +83,7 @@ whole() {
   grep -qE '^sent-cli/debug/[0-9TZ]+-failed/nodes.json$' <<<"$list"
 }
 
-@test "make stop ends a job that runs, which records its end and leaves no process, and then skips it" {
+@test "make stop ends a running job, which leaves no process, and then skips it" {
   job=$(SUBMISSION_ID=to-stop scripts/40_submit_ppo_epoch1.sh 2>/dev/null)
   # Its driver has reached Ray: from here on it has processes on both workers.
   run timeout 60 bash -c "source scripts/lib/wait.bash; driver_is_known() { [[ -s '$(job_dir to-stop)/logs/driver.log' ]] && grep -q TaskRunner '$(job_dir to-stop)/logs/driver.log'; }; wait::until 60 - driver_is_known"
@@ -118,7 +118,7 @@ whole() {
 # listing DIR: every file there with its content, except the record of who observed the job.
 listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort -z | xargs -0 sha256sum); }
 
-@test "old checkpoints and an unused snapshot are removed, dry run and real run print the same, and a job that waits keeps its own" {
+@test "gc removes old checkpoints and an unused snapshot; a waiting job keeps its own" {
   # Two jobs that are over, to which we add what a trainer would have left, and one that waits.
   local shared=${WORKDIR}/shared
   printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"

@@ -36,7 +36,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             os.kill(int(path.parent.name), int(sys.argv[1]))' "$@"
 }
 
-@test "make resume continues from the newest complete checkpoint, and does not change the attempt before it" {
+@test "make resume continues from the newest checkpoint, and keeps the first attempt" {
   job=$(SUBMISSION_ID=half OVERRIDES='trainer.total_epochs=99 trainer.total_training_steps=400 trainer.save_freq=2' scripts/42_submit_sft_minimal.sh 2>/dev/null)
   await 180 test -s "$(job_dir "$job")/checkpoints/latest_checkpointed_iteration.txt"
   run make --no-print-directory stop JOB=half
@@ -75,7 +75,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   [[ $left != *'sleep 1000'* && $left == *'sleep 1001'* ]] || fail "$left"
 }
 
-@test "a wait that loses its connection continues, and an interrupted one leaves the job alone" {
+@test "a wait that loses its connection continues; interrupted, it leaves the job alone" {
   too_big followed
   JOB=followed scripts/52_wait.sh 2>"${BATS_TEST_TMPDIR}/said" 3>&- &
   waiter=$!

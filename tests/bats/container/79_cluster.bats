@@ -22,7 +22,7 @@ setup() { load container_helper; }
   assert_line "${job} +codeA +SUCCEEDED +worker-[01] \([0-9.]+\)"
 }
 
-@test "a job that verl refuses ends FAILED, with exit status 3 and verl's words in the log" {
+@test "a job that verl refuses ends FAILED, with exit 3 and verl's words in the log" {
   OVERRIDES=actor_rollout_ref.actor.ppo_mini_batch_size=999 WAIT=1 run scripts/40_submit_ppo_epoch1.sh
   assert_status 3
   why='ValueError: train_batch_size \(16\) must be >= actor\.ppo_mini_batch_size \(999\) \(verl/workers/config/actor\.py:[0-9]+, before the first step\)'
@@ -42,7 +42,7 @@ setup() { load container_helper; }
   done
 }
 
-@test "a job that fits on no node ends with exit status 5 and says what it asked for and what the nodes have" {
+@test "a job that fits on no node ends with exit 5, and says what it asked for" {
   printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"
   WAIT=1 PENDING_TIMEOUT=3 run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
   assert_status 5
@@ -56,7 +56,7 @@ containers() { docker ps --all --no-trunc --filter "label=verl-regress.cluster=$
 
 THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container/workdir of user [a-z0-9]+'
 
-@test "a second checkout with the same CLUSTER_NAME is refused with the owner's name, and changes nothing" {
+@test "a second checkout with the same CLUSTER_NAME is refused with the owner's name" {
   mkdir "${BATS_FILE_TMPDIR}/other checkout"
   source scripts/dev/files.bash
   files::copy_to "${BATS_FILE_TMPDIR}/other checkout"
@@ -70,7 +70,7 @@ THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container
   [[ $(containers) == "$before" && ! -e ${WORKDIR}/shared/jobs/theirs ]]
 }
 
-@test "what would end a job is refused and names it; FORCE=1 ends it, make up recreates what changed; three workers, and two again" {
+@test "what would end a job is refused and names it; FORCE=1 ends it" {
   # The job that no node can take, of the test before, still waits.
   job=$(container::jobs | grep -x 'ppo-codeA-.*' | tail -n 1)
   before=$(containers)
@@ -89,7 +89,7 @@ THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container
   assert_line 'changed removed worker-2: WORKERS was 3, is 2 \(from env/defaults.env\)'
 }
 
-@test "make down removes exactly what has our label, and leaves the shared directory and other people's containers" {
+@test "make down removes exactly what has our label, and leaves the shared directory" {
   image=$(scripts/10_build_image.sh --name 2>/dev/null)
   docker run --detach --rm --network none --name vrtest-quick-sidecar "$image" tail -f /dev/null >/dev/null
   before=$(container::listing)
@@ -105,7 +105,7 @@ THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container
   docker rm --force vrtest-quick-sidecar >/dev/null
 }
 
-@test "with the cluster down: jobs and logs are read from the files, a job without an end is UNKNOWN, stop says why it cannot" {
+@test "with the cluster down, jobs and logs are read from the files" {
   # The job that the cluster was recreated under.
   job=$(container::jobs | grep -x 'ppo-codeA-.*' | tail -n 1)
   trained=$(container::jobs | grep -x 'sft-codeA-.*' | tail -n 1)

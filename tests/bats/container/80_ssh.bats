@@ -37,13 +37,13 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   contract::spawn
 }
 
-@test "a lost connection is reported in one sentence with exit 8, and is not taken for the command's exit status" {
+@test "a lost connection is one sentence with exit 8, not the command's exit status" {
   run on node::exec worker-1 sh -c 'kill -9 "$(cut -d" " -f4 "/proc/$PPID/stat")"; tail -f /dev/null'
   assert_status 8
   assert_line "error   The connection to the node 'worker-1' \(trainer@[0-9.]+, from ${NODES_FILE}\) was lost while 'sh' ran there \(.+\): check the node, then run this again\."
 }
 
-@test "a node that does not answer, and one whose host key we do not know, are named with ssh's own words" {
+@test "a node that does not answer, or has an unknown host key, is named as ssh says" {
   sed '/^worker-0/s/ path/:1 path/' "$NODES_FILE" >"${BATS_TEST_TMPDIR}/nodes"
   NODES_FILE="${BATS_TEST_TMPDIR}/nodes" run on node::exec worker-0 true
   assert_status 8
@@ -55,7 +55,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   assert_line "error   The node 'worker-0' \(trainer@[0-9.]+, from .*\) cannot be reached \(Host key verification failed\): .*"
 }
 
-@test "a shared root that is not the same directory everywhere is refused, and so is a port that is in use" {
+@test "another directory as shared root is refused, and so is a port in use" {
   in_node worker-1 mkdir -m 777 /elsewhere
   in_node head mkdir -m 777 /elsewhere
   SHARED_ROOT=/elsewhere run scripts/00_prereq_check.sh
@@ -70,7 +70,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   in_node head sh -c 'kill "$(cat /tmp/server)"'
 }
 
-@test "make up: all ALIVE, the token for its user alone and off the shared root, the dashboard off the network" {
+@test "make up: all ALIVE, the token for its user alone, the dashboard off the network" {
   run make --no-print-directory up prepare snapshot CODE_ID=codeA
   assert_status 0
   assert_line 'ok      /private is one directory on every node, with links and renames, and its locks work between the nodes'
@@ -84,7 +84,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   assert_status 1
 }
 
-@test "make dashboard: the head asks it, and the line of make tunnel works as it is typed, over a jump host too" {
+@test "make dashboard and make tunnel work as typed, over a jump host too" {
   run make --no-print-directory dashboard
   assert_status 0
   assert_line "address  http://127\.0\.0\.1:18285 after 'ssh -N -F .* -L 18285:127\.0\.0\.1:8265 trainer@$(container::ip head)'.*"
@@ -112,7 +112,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   [[ $(jq -c .errors "${bundle}/bundle.json") == '{}' ]] || fail "$(<"${bundle}/bundle.json")"
 }
 
-@test "placement: submitted from the head, driven on a worker, by Ray's own word and the launcher's" {
+@test "placement: submitted from the head, driven on a worker" {
   driver=$(JSON=1 scripts/50_status.sh 2>/dev/null | jq -r '.jobs[0].driver_ip')
   [[ -n $driver && $driver == @("$(container::ip worker-0)"|"$(container::ip worker-1)") ]]
   [[ $(jq -r .node_ip "${SHARED}/jobs/over-ssh/state/started") == "$driver" ]]
@@ -126,7 +126,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   assert_line "ok      worker-1 is ALIVE at $(container::ip worker-1): .*"
 }
 
-@test "make down ends our Ray and removes the token; a process of another user and one with Ray's name keep running" {
+@test "make down ends our Ray and removes the token, and no other process" {
   in_node worker-0 cp /bin/sleep /tmp/raylet
   docker exec --detach --user trainer "${CLUSTER_NAME}-worker-0" /tmp/raylet 600
   docker exec --detach --env VERL_REGRESS_RAY="$CLUSTER_NAME" "${CLUSTER_NAME}-worker-0" sleep 600 # root's

@@ -27,7 +27,7 @@ setup() {
   load ../contract/transport_contract
 }
 
-@test "make up on two hosts: the image is carried over once, both ALIVE, each on its host's own network" {
+@test "make up on two hosts: the image is carried over once, both are ALIVE" {
   run make --no-print-directory up prepare snapshot CODE_ID=codeA
   assert_status 0
   assert_line "ok      head \(ssh://root@10.213.77.11, line 1 of ${HOSTS_FILE}\): 10.213.77.11, container engine [0-9].*"
@@ -63,7 +63,7 @@ setup() {
   [[ $(jq -r .submitted_from_ip "${WORKDIR}/shared/jobs/hosts-sft/state/submitted") == 10.213.77.11 ]]
 }
 
-@test "a worker whose packets a firewall drops becomes one sentence, and make up goes on once it is open" {
+@test "a worker behind a firewall is one sentence, and make up goes on once it is open" {
   hosts_lab::docker b restart --time 0 "${CLUSTER_NAME}-worker-0" >/dev/null
   hosts_lab::shut
   SECONDS=0
@@ -77,7 +77,7 @@ setup() {
   assert_line 'ok      worker-0 is ALIVE at 10.213.77.12: .*'
 }
 
-@test "the driver's host loses its power: the job is LOST, the host is named before anything is changed; after its boot make up brings it back" {
+@test "the driver's host loses its power: LOST, and after its boot make up repairs it" {
   SUBMISSION_ID=hosts-lost OVERRIDES='trainer.nnodes=1 trainer.total_epochs=999 trainer.total_training_steps=9999' scripts/42_submit_sft_minimal.sh
   wait::until 120 - test -s "${WORKDIR}/shared/jobs/hosts-lost/logs/metrics.jsonl"
   hosts_lab::halt b

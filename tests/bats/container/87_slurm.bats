@@ -65,7 +65,7 @@ ours() {
   [[ $output == container ]]
 }
 
-@test "no allocation, one that is too small, one that has ended, other WORKERS, no such partition: each is refused in one sentence" {
+@test "an allocation that cannot be used is refused in one sentence" {
   TRANSPORT=srun run scripts/00_prereq_check.sh
   assert_status 2
   assert_line "error   TRANSPORT=srun \(from the command line or environment\) is for a Slurm allocation, and there is none here \(SLURM_JOB_ID=''\): run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job\."
@@ -90,7 +90,7 @@ ours() {
   assert_line 'ok      /private is one directory on every node, with links and renames, and its locks work between the nodes'
 }
 
-@test "make slurm: up, prepare and a job in an allocation; scancel in training leaves nothing of ours running, nor a secret in the outputs" {
+@test "make slurm: up, prepare and a job; scancel leaves nothing of ours, nor a secret" {
   allocate 2
   make --no-print-directory snapshot CODE_ID=codeA >"${BATS_TEST_TMPDIR}/snapshot" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/snapshot")"
   scancel "$SLURM_JOB_ID"
@@ -105,7 +105,7 @@ ours() {
   run ! grep -rlF not-for-the-job "$SLURM_SHARED" "${WORKDIR}/slurm"
 }
 
-@test "BATCH_DO=resume: the job goes on in another allocation of three hosts from its checkpoint, and down leaves nothing" {
+@test "BATCH_DO=resume: the job goes on in another allocation from its checkpoint" {
   step=$(find "${SLURM_SHARED}/jobs/in-slurm/checkpoints" -maxdepth 1 -name 'global_step_*' | sed 's/.*_//' | sort -n | tail -n 1)
   ((step >= 2))
   BATCH_DO=resume JOB=in-slurm OVERRIDES="trainer.total_training_steps=$((step + 2))" slurm_nodes::submit

@@ -59,7 +59,7 @@ left() {
 }
 is_nothing_left() { [[ -z $(left) ]]; }
 
-@test "a worker's GPUs are those that Slurm gave on its host; an allocation with too few, and none, are refused" {
+@test "a worker's GPUs are those that Slurm gave on its host; too few are refused" {
   run asks hosts::need
   assert_status 2
   assert_line "error   HOSTS_FILE=slurm \(from the command line or environment\) is for a Slurm allocation, and there is none here \(SLURM_JOB_ID=''\): run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job\."

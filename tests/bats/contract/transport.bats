@@ -105,7 +105,7 @@ over() { export TRANSPORT=$1 NODES_FILE="${BATS_TEST_TMPDIR}/nodes" SLURM_JOB_ID
   [[ $output =~ ^'exec sh -c '\''script=$(printf %s '[A-Za-z0-9+/=]+' | base64 -d) && eval "$script"'\'$ ]]
 }
 
-@test "ssh: a command on a node has the environment that compose gives it in our own containers" {
+@test "ssh: a command on a node has the environment that compose gives containers" {
   over ssh
   run on node::exec worker-0 sh -c 'echo "$SHARED_ROOT $RAY_AUTH_MODE $RAY_AUTH_TOKEN_PATH $RAY_USAGE_STATS_ENABLED $VERL_REGRESS_NODE_IP ${PATH%%:/usr*}"'
   [[ $output == "${SHARED_ROOT} token /tmp/.verl-regress/stand-in.token 0 10.0.0.2 /a/b:/c:${BATS_TEST_TMPDIR}/bin"* ]]

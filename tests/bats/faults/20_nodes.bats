@@ -9,7 +9,7 @@ setup_file() {
 
 setup() { load fault_helper; }
 
-@test "the worker with the driver is killed, and make up is run at once: LOST, and a job trains after it" {
+@test "the driver's worker is killed, and make up at once: LOST, and a job trains again" {
   fault::train 'the worker with the driver is killed, make up at once' 400
   fault::find_driver
   fault::inject docker kill "${CLUSTER_NAME}-${DRIVER}"

@@ -66,7 +66,7 @@ followed() {
 
 FAILED='FAILED \(the trainer ended with exit status 1: FileNotFoundError: .*, before the first step\)\)'
 
-@test "killed before Ray has the job: never submitted, and the id stays taken; killed after it: the job is what Ray and its launcher say" {
+@test "a submission is killed before and after Ray has the job, and is never half made" {
   local half whole
   half="half-$(date +%s)" whole="whole-$(date +%s)"
   fault::begin 'the submitter is killed before and after Ray has the job (whose data are not there)'

@@ -47,7 +47,7 @@ storage::fill() {
 # storage::fill_rest: after that the last byte too.
 storage::fill_rest() { head -c 2000000 /dev/zero >"${WORKDIR}/shared/filler2" 2>/dev/null || true; }
 
-@test "the disk is full while the job saves: FAILED for that reason, and status, up and submit say so too" {
+@test "the disk is full while the job saves: FAILED, and status, up, submit say so" {
   fault::train 'the disk of the shared root is full while a job saves' 400 trainer.save_freq=10
   fault::inject storage::fill
   fault::reports 3 "error   ${JOB} FAILED \(the trainer ended with exit status 1, and nothing can be written to ${WORKDIR}/shared/jobs/${JOB} \(No space left on device\): free some space there\): read 'make logs JOB=${JOB}'\."

@@ -89,7 +89,7 @@ secret::reached() {
   printf '# %s processes got it\n' "$reached" >&3
 }
 
-@test "a secret is only in its own file while the job runs; its launcher is killed: LOST, by which signal and where, nothing trains on, and the file goes at once" {
+@test "a launcher with a secret is killed: LOST, and the secret's file goes at once" {
   secret::submit 'the launcher of a job with a secret is killed -9' 400
   [[ $(stat -c '%a %s' "$FILE") == 600\ [1-9]* ]] || fail "its file is $(stat -c '%a %s' "$FILE")"
   secret::search head "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
@@ -111,7 +111,7 @@ secret::reached() {
 
 round_trip() { "${REPO}/.venv/bin/python" "${REPO}/tests/bats/faults/round_trip.py" "$@"; }
 
-@test "hostile values and a secret reach verl unchanged: the driver's argv and environment, an actor's arguments and environment; the secret is nowhere afterwards" {
+@test "hostile values and a secret reach verl unchanged, and no file keeps the secret" {
   round_trip make "$BATS_TEST_TMPDIR" "${WORKDIR}/shared"
   secret::new
   # Through make, which passes the environment on unchanged.
@@ -129,7 +129,7 @@ round_trip() { "${REPO}/.venv/bin/python" "${REPO}/tests/bats/faults/round_trip.
   secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/ray/${CLUSTER_NAME}" "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
 }
 
-@test "a value on a make command line arrives unchanged: neither make nor a shell interprets it" {
+@test "a value on a make command line arrives unchanged through make and the shell" {
   DRY_RUN=1 run make --no-print-directory submit "OVERRIDES=trainer.project_name='a \$HOME \$(touch CANARY) \$\$'"
   assert_status 0
   [[ $output == *"\"trainer.project_name='a \$HOME \$(touch CANARY) \$\$'\""* && ! -e CANARY ]] || fail 'another value'
@@ -156,7 +156,7 @@ ports::ask() {
 # ports::of_kind KIND: the ports that answered like that, one per line.
 ports::of_kind() { awk -v kind="$1" '$1 == kind { print $2 }' <<<"$output" | sort -u; }
 
-@test "ports, asked without the token: nothing from another network, 401 or no HTTP from the same one, but for metrics and a page" {
+@test "without the token, ports answer 401 or no HTTP, and nothing on other networks" {
   fault::begin 'every port of the cluster is asked without the token'
   IMAGE=$(scripts/10_build_image.sh --name 2>/dev/null)
   head=$(container::ip head)

@@ -48,7 +48,7 @@ session::ended() { container::ended "${1:-$SESSION_PID}" "${2:-$SESSION_OUT}"; }
 # session::trains N: a job of the session is at that step.
 session::trains() { grep -q "step $1 of " "$SESSION_OUT"; }
 
-@test "the head restarts during the session and nobody comes: it ends with one sentence, and goes on after make up" {
+@test "the head restarts and nobody comes: the session ends, and goes on after make up" {
   fault::begin 'the head restarts in the middle of a session, and nobody comes'
   UNREACHABLE_TIMEOUT=10 session::start restarted 'loss: {workload: sft, steps: 20, overrides: [trainer.nnodes=1]}'
   session::await session::trains 1

@@ -114,7 +114,7 @@ two::age() { find "${shared}/jobs/$1" -exec touch --no-dereference -d '2 days ag
 
 readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 trainer.total_training_steps=9999'
 
-@test "two users: a copy of the helper that one puts where the other's should be is not run" {
+@test "two users: a copy of the helper from another user is not run" {
   output=$(<"${HOUSE}/first") status=$(<"${HOUSE}/first.status")
   # What make runs ends with 1, and make itself with 2 for any error.
   [[ $status == 2 && $output == *'12_install_py_deps: exit 1 (our own error)'* && ! -e ${shared}/user/ran ]] || fail 'it was run'
@@ -153,7 +153,7 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   grep -qxF 'keys <secret SHORT_KEY> <secret LONG_KEY>' "${shared}/jobs/anns/logs/driver.log" || fail "$(grep keys "${shared}/jobs/anns/logs/driver.log")"
 }
 
-@test "two users: code of the other is not run: a snapshot, a git checkout, and what the environment tells tar" {
+@test "two users: code of the other is not run, from snapshot, checkout or environment" {
   two::refused 2 \
     "error   CODE_ID=codeA \(from the command line\) is refused, because ${HOUSE}/bob/workdir/shared/common/code/verl/codeA belongs to user ${ANN}, and what is there would run as you: set TRUSTED_UIDS=${ANN} if you trust that user, or make a snapshot of your own under another CODE_ID\." \
     bob env CODE_ID=codeA SUBMISSION_ID=refused scripts/42_submit_sft_minimal.sh
@@ -168,7 +168,7 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   [[ ! -e ${HOUSE}/ann/ran && ! -e ${shared}/jobs/refused && ! -e ${shared}/common/code/verl/codeG ]]
 }
 
-@test "two users: the token and the secrets of one are in nothing that the other reads, and go nowhere that the other names" {
+@test "two users: the token and the secrets of one never reach the other" {
   local token="${HOUSE}/ann/workdir/secrets/vrfault-ann.token" gateway place
   gateway=$(docker network inspect vrfault-ann_ray --format '{{(index .IPAM.Config 0).Gateway}}')
   python3 -u -c 'import socket, sys
@@ -216,7 +216,7 @@ socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap 
   done
 }
 
-@test "two users: gc removes the caller's own old checkpoints, and nothing that a link leads to or the other has" {
+@test "two users: gc removes the caller's own old checkpoints alone" {
   local before
   # A job of each that leads to checkpoints of a job that is kept, or of the other.
   ann mkdir -p "${shared}/jobs/hers-by-hand/state"

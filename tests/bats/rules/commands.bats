@@ -3,7 +3,7 @@
 
 setup() { load rules_helper; }
 
-@test "every script prints the help in its header, and refuses an argument that it does not know before it reads a knob" {
+@test "every script prints its help, and refuses an unknown argument before it begins" {
   rules::files 'scripts/*.sh' 'maintain/*.sh'
   for file in "${FILES[@]}"; do
     name=$(basename "$file" .sh)

@@ -35,7 +35,7 @@ english::found() {
     grep -vE 'rule-ok: |[Ss]tands? (for|still|between|in for)|stood still|stand[-_]in|told_to_stop' || true
 }
 
-@test "docs, messages, comments and names use plain English: again, fix, space, check, passed, slot, is" {
+@test "docs, messages, comments and names use plain English" {
   rules::files
   # What jobs, sessions and verl wrote, in the words of their day; the READMEs beside it are ours.
   rules::leave_out '^tests/recorded/.*([^d]|[^m]d)$'
@@ -47,7 +47,7 @@ english::found() {
   }
 }
 
-@test "the rule can fail: each word is found in a text that has no other of them, a real exception is not" {
+@test "the rule can fail: each word is found alone, a real exception is not" {
   local planted="${BATS_TEST_TMPDIR}/planted.md" page="${BATS_TEST_TMPDIR}/page.md" text number=0
   cat >"$planted" <<'PLANTED'
 Submit it anew.

@@ -41,7 +41,7 @@ out_of_order() {
     /^\t@scripts\/[0-9][0-9]_/ { if ($2 < last) print target ": " last " before " $2; last = $2 }' "$1"
 }
 
-@test "a target runs the numbered scripts in the order of their numbers; the quick start builds the image before 00 checks that it is there" {
+@test "a target runs the numbered scripts in order; quickstart builds the image first" {
   [[ $(out_of_order Makefile) == 'quickstart: 10 before 00' ]] || {
     out_of_order Makefile
     return 1
@@ -50,7 +50,7 @@ out_of_order() {
   [[ $(out_of_order "${BATS_TEST_TMPDIR}/planted") == $'quickstart: 10 before 00\nquickstart: 53 before 50' ]]
 }
 
-@test "every 'make -C maintain' that a page, a script or a message names is a target there, and what its targets run exists" {
+@test "every 'make -C maintain' that we name is a target, and what it runs exists" {
   rules::files '*.md' '*.py' '*.bash' '*.sh' env/defaults.env
   mapfile -t named < <(grep -ohE 'make -C maintain [a-z-]+' "${FILES[@]}" | sort -u)
   ((${#named[@]} > 5))

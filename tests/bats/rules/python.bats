@@ -3,13 +3,13 @@
 
 setup() { load rules_helper; }
 
-@test "sys.path is changed in one place, deps.use, and where the helper starts: an ordinary import finds everything else" {
+@test "sys.path changes in deps.use alone: an ordinary import finds everything else" {
   rules::files 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py' 'scripts/*.py' 'maintain/*.py'
   rules::leave_out '^py/(deps|run)\.py$'
   rules::none 'sys\.path(\.(append|insert|extend)\(|(\[.*\])? *\+?= )'
 }
 
-@test "/proc is read in one module: processes of another PID namespace and those that end meanwhile are treated there" {
+@test "/proc is read in one module, which treats PID namespaces and ended processes" {
   rules::files 'py/verl_regress/*.py'
   rules::leave_out '^py/verl_regress/base/processes\.py$'
   rules::none '"/proc[/"]'

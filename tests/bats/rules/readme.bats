@@ -14,7 +14,7 @@ part() { sed -n "/^<!-- $2 -->\$/,/^<!-- \/$2 -->\$/p" "$1" | sed '1d;$d'; }
 
 fail() { printf '%s\n' "$1" >&2 && return 1; }
 
-@test "the table of knobs is the one that scripts/dev/knob_table.sh makes from env/defaults.env" {
+@test "the table of knobs is the one that scripts/dev/knob_table.sh makes" {
   table=$(part docs/knobs.md knobs)
   [[ -n $table ]]
   diff <(printf '%s\n' "$table") <(scripts/dev/knob_table.sh)
@@ -45,7 +45,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   for file in "${files[@]}"; do [[ -e $file ]] || { printf '%s\n' "$file" && false; }; done
 }
 
-@test "every command line of the README and of all other pages asks for targets and knobs that exist" {
+@test "every command line of all pages asks for targets and knobs that exist" {
   rules::files README.md CONTRIBUTING.md 'docs/*.md'
   mapfile -t commands < <(readme::commands "${FILES[@]}")
   printf '# checked %d command lines\n' "${#commands[@]}" >&3
@@ -63,7 +63,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   done
 }
 
-@test "an indented block in the README and its pages that is not a command is known: a file, output, or the tree of directories" {
+@test "an indented block of a page that is no command is known: file, output or tree" {
   mapfile -t others < <(readme::code | grep -vE "^(${README_COMMAND}| )")
   ((${#others[@]} > 5))
   unknown=$(printf '%s\n' "${others[@]}" | grep -vE '^(error |workdir/|(NODE_IMAGE|VERL_SOURCE)=|(ppo|first|means|code|verdict|history|change|left out|page) {4,}|(head|worker-0) {2,})') || true
@@ -76,7 +76,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   (($(wc -l <<<"$excerpt") >= 15 && $(wc -l <<<"$excerpt") <= 25))
 }
 
-@test "the generators reproduce the table of knobs and the README's quick start, and nothing else of the pages" {
+@test "the generators reproduce the table of knobs and the quick start, and no more" {
   copy="${BATS_TEST_TMPDIR}/copy"
   mkdir -p "${copy}/build"
   cp -r scripts maintain env docs README.md "$copy"
@@ -104,7 +104,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   [[ $status == 0 ]] || fail "$output"
 }
 
-@test "the rule can fail: a link to a file and one to a heading that are not there, and pages without a link" {
+@test "the rule can fail: links to a missing file and heading, and pages without a link" {
   # shellcheck disable=SC2016  # backticks of Markdown
   printf '# A `b` & c\n[x](#a-b--c) [`y`](gone.md) [z](a.md#gone) [w](https://example.org)\n\n    [code](no)\n' >"${BATS_TEST_TMPDIR}/a.md"
   run .venv/bin/python tests/bats/rules/links.py "$BATS_TEST_TMPDIR" a.md

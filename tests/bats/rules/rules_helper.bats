@@ -3,7 +3,7 @@
 
 setup() { load rules_helper; }
 
-@test "the rules themselves: a violation is found with file and line, a comment and a rule-ok are not" {
+@test "the rules themselves: a violation is found with its line, a rule-ok is not" {
   FILES=("${BATS_TEST_TMPDIR}/sinner.bash")
   printf '# ray stop\ntrue # ray stop\nray stop # rule-ok: for this test\nray stop\n' >"${FILES[0]}"
   run rules::none 'ray stop'

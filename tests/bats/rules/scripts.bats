@@ -3,7 +3,7 @@
 
 setup() { load rules_helper; }
 
-@test "docker, podman, ssh and srun are only where their subject is: everything else goes through node::exec" {
+@test "engines, ssh and srun are called only in their own files: use node::exec" {
   rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash'
   rules::leave_out '^scripts/(lib/(transport|lifecycle)/|dev/|00_prereq_check\.sh)|^maintain/'
   rules::none '(^|[^A-Za-z0-9_./-])(docker|podman|ssh|srun)([^A-Za-z0-9_.:-]|$)'
@@ -15,25 +15,25 @@ setup() { load rules_helper; }
   rules::none '(^|[;&|({]|do|then|else) *sleep '
 }
 
-@test "a script sources its further files by REPO_DIR: its own name may be relative, and regress.bash changes the directory" {
+@test "a script sources its files by REPO_DIR: regress.bash changes the directory" {
   rules::files 'scripts/*.sh' 'maintain/*.sh'
   # shellcheck disable=SC2016  # a pattern
   rules::none 'source "\$\(dirname "\$0"\)/[a-z_]*\.bash"'
 }
 
-@test "no bare wait: it waits for every child, also for the progress lines of log::while, which end after it" {
+@test "no bare wait: it waits for every child, also for those of log::while" {
   rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash'
   rules::leave_out '^maintain/bench\.bash$'
   rules::none '(^|[;&|({]|do|then|else) *wait *([;)]|$)'
 }
 
-@test "no status of a process substitution: 'wait' sometimes fails although the command did not (output.bash)" {
+@test "no status of a process substitution: 'wait' may fail without a reason" {
   rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash'
   rules::leave_out '^scripts/lib/output\.bash$'
   rules::none '(^|[^A-Za-z_])wait "?\$!'
 }
 
-@test "no 'ray stop' and no killing by name: on a host they end other people's processes, containers included" {
+@test "no 'ray stop', no killing by name: on a host they end other people's processes" {
   rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash' 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py' Makefile '.ci/*'
   rules::none 'ray stop|pkill|killall|"ray", *"stop"'
 }
@@ -54,7 +54,7 @@ setup() { load rules_helper; }
   rules::none '^[^"'\'']*(/|^| )[0-9][0-9]_[a-z0-9_]+\.sh'
 }
 
-@test "every script is executable, begins with the one source, and sets no options of its own" {
+@test "every script is executable, begins with the one source, and sets no options" {
   rules::files 'scripts/*.sh' 'maintain/*.sh'
   one_source='^source "[$](dirname "[$]0")/\(\.\./\)\?\(scripts/\)\?lib/regress.bash"$'
   for file in "${FILES[@]}"; do
@@ -83,13 +83,13 @@ setup() { load rules_helper; }
   rules::none "[$][{](${knobs}):?-[^}]"
 }
 
-@test "no index, registry or mirror is written down: the machine's own configuration names them" {
+@test "no index, registry or mirror is written down: the machine's settings name them" {
   rules::files 'scripts/*' 'docker/*' 'env/*' '*.lock' '.ci/*' Makefile
   rules::leave_out '\.py$'
   rules::none '(index-url|find-links|mirror|registry)[= ]+"?(https?|file):'
 }
 
-@test "what runs on a node needs no more than the smallest base image has: no ps, ip, curl, git there" {
+@test "what runs on a node needs no ps, ip, curl or git: the smallest image has none" {
   rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash'
   rules::none '(node::(exec|exec_in|spawn)|transport::exec) +("[^"]*"|[^ ]+) +("[^"]*log" +)?(ps|pgrep|ip|ss|curl|wget|git|jq)( |$)'
 }

@@ -3,7 +3,7 @@
 
 setup() { load rules_helper; }
 
-@test "every shipped JobSpec, Ray base config and suite: schema, modeline, table of fields" {
+@test "every shipped JobSpec, base config and suite has its schema and table of fields" {
   rules::files 'jobspecs/*.yaml' 'env/ray/*.yaml' 'suites/*.yaml'
   run scripts/dev/specs.sh
   [[ $status == 0 && $output == *"checked ${#FILES[@]} files, 0 problems"* ]] || {

@@ -22,7 +22,7 @@ ensure() {
 asked() { cat "${BOX}/root/asked"; }
 got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
 
-@test "data and a model that a node makes itself: the helper is asked once, and gets no file" {
+@test "for data and a model that a node makes, the helper is asked once without a file" {
   ensure data DATASET_SOURCE=synthetic
   assert_status 0
   [[ $(asked) == 'worker-0 prepare-data --source synthetic --name sums --seed 7' ]]
@@ -32,7 +32,7 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
 }
 
 # bats test_tags=slow
-@test "data from a folder: its two files and no other, links resolved, under an absolute name" {
+@test "data from a folder: its two files alone, links resolved, an absolute name" {
   echo train >"${BOX}/elsewhere"
   ln -s ../elsewhere "${MINE}/train.jsonl"
   echo test >"${MINE}/test.jsonl"
@@ -51,7 +51,7 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
 }
 
 # bats test_tags=slow
-@test "a model from a folder: without its history, links resolved, and only if the shared root does not have it" {
+@test "a model from a folder: no history, links resolved, only if it is missing" {
   echo '{}' >"${MINE}/config.json"
   echo weights >"${BOX}/blob"
   ln -s ../blob "${MINE}/model.safetensors"
@@ -70,7 +70,7 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
 }
 
 # bats test_tags=slow
-@test "the revision of a folder changes with the sizes and times of its files, and not with its history" {
+@test "a folder's revision changes with sizes and times of files, not with its history" {
   echo '{}' >"${MINE}/config.json"
   echo present >"${BOX}/root/state"
   local before

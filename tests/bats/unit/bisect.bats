@@ -79,7 +79,7 @@ goes_on() {
 
 first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bisect::_first_bad)")"; }
 
-@test "64 commits, two that cannot be judged: the right one in at most 8 tries, and the repository is as it was" {
+@test "64 commits, two that cannot be judged: the right one in at most 8 tries" {
   before=$(history_git for-each-ref && history_git status --porcelain && ls "${HISTORY}/.git")
   library walk
   printf '%s\n' "$output"

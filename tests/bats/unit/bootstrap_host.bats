@@ -86,7 +86,7 @@ EOT
   assert_called "apt-get install --yes --no-install-recommends jq parallel"
 }
 
-@test "without root and sudo, or on another distribution, it prints the exact list and changes nothing" {
+@test "without root and sudo, or on another distribution, it only prints the list" {
   local list="Nothing was changed. Do this by hand, then run this again: install with apt-get: jq; make ${HERE}/.venv from requirements-dev.lock."
   rm "${BOX}/bin/jq"
   user_id 1000
@@ -140,7 +140,7 @@ podman_has_parts() {
   for part in catatonit netavark aardvark-dns newuidmap; do install -m 755 /dev/null "${BOX}/root/usr/bin/${part}"; done
 }
 
-@test "CONTAINER_ENGINE=podman: what podman lacks is installed, and its socket is started and stopped without systemd" {
+@test "CONTAINER_ENGINE=podman without systemd: podman is installed, its socket started" {
   no_engine
   detached_starts
   stub podman - <<'SH'
@@ -171,7 +171,7 @@ SH
   assert_line "skip    container engine (none that we started is running)"
 }
 
-@test "CONTAINER_ENGINE=podman: systemd starts the socket, that of a user who is not root without sudo" {
+@test "CONTAINER_ENGINE=podman with systemd: it starts the socket, a user's too" {
   no_engine
   podman_has_parts
   stub podman

@@ -16,7 +16,7 @@ setup() {
   refute_text 'worker-3'
 }
 
-@test "with SHARED_GROUP the processes of every node are in that group; without it compose gets nothing of it" {
+@test "with SHARED_GROUP the processes of every node are in that group" {
   sandbox::lines WORKERS=2 SHARED_GROUP=42000 <<<'compose::render this'
   assert_status 0
   [[ $(grep -xc '    group_add: \["42000"\]' <<<"$output") == 3 ]] || fail 'not three nodes'
@@ -24,7 +24,7 @@ setup() {
   refute_text group_add
 }
 
-@test "root gives a shared root to the owner of WORKDIR, but never one that SHARED_GROUP shares" {
+@test "root gives a shared root to the owner of WORKDIR, but none that a group shares" {
   ((EUID == 0)) || skip 'only root gives files away'
   local shared="${BOX}/work dir/shared"
   ln -s "$(type -P od)" "${BOX}/bin/od"
@@ -39,7 +39,7 @@ setup() {
   [[ $(stat -c %u:%g "$shared") == 4242:4242 ]] || fail "$(stat -c %u:%g "$shared")"
 }
 
-@test "Ray is started with every variable of the node, but for two with the profile rocm" {
+@test "Ray is started with every variable of the node, but for two with PROFILE=rocm" {
   # shellcheck disable=SC2016  # expanded when the stub runs
   stub docker '[[ $1 != inspect ]] || echo true'
   sandbox::lines CLUSTER_NAME=mine PROFILE=rocm NODE_IMAGE=mine:1 <<<'cluster::_start_worker worker-0 head:6379'
@@ -87,7 +87,7 @@ STUB
   assert_called ' ray start --node-name=head '
 }
 
-@test "make up leaves a worker of the cluster alone, and starts those without Ray or outside the cluster" {
+@test "make up leaves a worker of the cluster alone, and starts the others" {
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
@@ -171,7 +171,7 @@ LINES
   [[ ! -e $(<"${BOX}/home dir/dir") ]]
 }
 
-@test "what a subshell registers runs when the subshell ends, once, also after a failure and beside a part; and its caller's does not run there" {
+@test "what a subshell registers runs once when it ends, and its caller's does not" {
   sandbox::lines <<'LINES'
 cli::on_exit printf 'the script ends\n'
 makes() { cli::temp_dir dir && printf '%s\n' "$dir" && cli::on_exit printf 'the subshell ends\n'; [[ -e $dir ]] || exit 1; exit "$1"; }

@@ -16,7 +16,7 @@ verb() {
   sandbox::run "${knobs[@]}" scripts/verb.sh "$@"
 }
 
-@test "the knobs are kept as lines, for each thing and each cluster; make down forgets only this cluster's" {
+@test "the knobs are kept for each cluster; make down forgets only this cluster's" {
   verb SHM_SIZE=3gb OVERRIDES=$'a=1\nb=2' cluster_knobs::keep containers SHM_SIZE TUNNEL_VIA OVERRIDES
   assert_status 0
   [[ -z $output && $(<"${KEPT}/containers") == $'SHM_SIZE=3gb\nTUNNEL_VIA=\nOVERRIDES=a=1 b=2' ]]
@@ -28,7 +28,7 @@ verb() {
   [[ $(ls "${BOX}/work dir/clusters") == other ]]
 }
 
-@test "what has changed: each knob with another value now, or the one that is asked for; not what is no knob any more" {
+@test "what has changed: each knob with another value now, but for what is no knob" {
   verb cluster_knobs::changed containers
   [[ $status == 0 && -z $output ]] || fail 'no record'
   verb SHM_SIZE=3gb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' cluster_knobs::keep containers SHM_SIZE WORKER_CPUS OVERRIDES

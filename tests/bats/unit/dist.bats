@@ -74,7 +74,7 @@ unpacked() { run --separate-stderr env --chdir="$UNPACKED" -i PATH="${BOX}/bin" 
   cp "${BOX}/CHANGELOG.md" "$log"
 }
 
-@test "made again there, without git and under another umask, it is the same, byte for byte" {
+@test "made again there, without git and under another umask, it is the same bytes" {
   umask 077
   chmod -R go-rwx "$UNPACKED"
   unpacked make --no-print-directory dist

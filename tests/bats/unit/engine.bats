@@ -49,7 +49,7 @@ brought_up_with() {
   assert_line "podman at ${SOCKET}: podman 4.3.1"
 }
 
-@test "auto goes on with the engine that the cluster was brought up with, and asks no other" {
+@test "auto goes on with the engine that the cluster was brought up with" {
   answers docker
   answers podman
   brought_up_with podman
@@ -134,7 +134,7 @@ brought_up_with() {
   assert_line 1000
 }
 
-@test "NODE_IMAGE is the same image with localhost/ and without for podman, and another one for docker" {
+@test "NODE_IMAGE with and without localhost/ is one image for podman, two for docker" {
   answers podman
   answers docker
   for image in localhost/mine:1 mine:1; do

@@ -14,7 +14,7 @@ SHOW
   printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin '"$@"' >"${HERE}/scripts/verb.sh"
 }
 
-@test "the environment wins over local.env, that over the profile, that over defaults.env; an empty value counts" {
+@test "the environment wins over local.env, the profile and defaults.env, in this order" {
   printf 'WORKERS=5\n\nDATASET=local' >"${HERE}/env/local.env" # the last line may lack its end
   sandbox::run WORKERS=7 WORKER_CPUS= scripts/show.sh WORKERS DATASET WORKER_CPUS WORKER_GPUS GCS_PORT
   assert_status 0
@@ -26,7 +26,7 @@ GCS_PORT=<6379> from env/defaults.env
 '* ]] || fail 'others'
 }
 
-@test "a script knows its hosts, its owner and the helper's version; what it starts has the knobs" {
+@test "a script knows its hosts, owner and version; what it starts has the knobs" {
   mkdir "${BOX}/work"
   echo 00000000000000aa >"${BOX}/work/id"
   printf '%s ssh://me@10.0.0.1\n' head >"${HERE}/env/hosts"
@@ -46,7 +46,7 @@ GCS_PORT=<6379> from env/defaults.env
   [[ $output == $'WORKERS=7\nDATASET=local\nMODEL=small\nLIMIT=5\n=='* ]] || fail 'others'
 }
 
-@test "paths of knobs are relative to the checkout, those that a person types to where they were typed; ~ is HOME" {
+@test "paths of knobs are relative to the checkout, typed ones to where they were typed" {
   mkdir -p "${BOX}/elsewhere/gpu" # no suite
   touch "${BOX}/elsewhere/my.yaml"
   printf '%s\n' 'CODE_A=path:~/verl' 'OVERRIDES_FILE=my.yaml' 'WHEELHOUSE=~' >"${HERE}/env/local.env"
@@ -87,7 +87,7 @@ CASES
   [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
 }
 
-@test "no variable by which a tool takes options, configuration or code reaches the tools that we run" {
+@test "no variable with a tool's options, configuration or code reaches our tools" {
   local names=(TAR_OPTIONS TAPE BASH_ENV ENV CDPATH GIT_DIR GIT_{CONFIG_COUNT,TRACE,SSH,SSH_COMMAND,EXEC_PATH} COMPOSE_FILE PYTHONPATH PYTHONSTARTUP)
   # shellcheck disable=SC2016  # expanded when the script runs
   printf 'source "$(dirname "$0")/lib/regress.bash"\ncli::begin\nenv\n' >"${HERE}/scripts/lines.sh"
@@ -97,7 +97,7 @@ CASES
   assert_line PYTHONDONTWRITEBYTECODE=1
 }
 
-@test "a line that is no knob is refused with its number and the nearest knob, or what replaces it" {
+@test "a line that is no knob is refused with its number and the nearest knob" {
   while IFS='|' read -r line sentence; do
     printf '# mine\n\n%s\n' "$line" >"${HERE}/env/local.env"
     sandbox::run scripts/show.sh
@@ -116,7 +116,7 @@ CASES
   assert_error 2 'WORKER_GPU (line 1 of env/mine.env) is not a knob: did you mean WORKER_GPUS? Use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command.'
 }
 
-@test "Windows line ends and a BOM in env/local.env are accepted; an exported variable reaches the workers, the first one wins" {
+@test "Windows line ends and a BOM in env/local.env are accepted; the first one wins" {
   printf '\xef\xbb\xbfWORKERS=3\r\nPROFILE=rocm\r\n\r\nexport NCCL_DEBUG=INFO\r\n' >"${HERE}/env/local.env"
   # shellcheck disable=SC2016  # expanded when the script runs
   run env -i PATH="${BOX}/bin" NCCL_DEBUG=info "${BOX}/bin/bash" "${HERE}/scripts/verb.sh" eval 'env::load_knobs
@@ -127,7 +127,7 @@ CASES
 }
 
 # bats test_tags=slow
-@test "an unusable value is refused if make's command line has it, and ignored with one warning if only the environment has it" {
+@test "an unusable value is refused on make's command line, and else ignored" {
   while IFS='|' read -r setting cure; do
     sandbox::run MAKE_GIVEN="WAIT ${setting%%=*}" "$setting" scripts/show.sh
     assert_error 2 "${setting%%=*}='${setting#*=}' (from the command line or environment) is not usable: ${cure}."
@@ -167,7 +167,7 @@ CASES
 }
 
 # bats test_tags=slow
-@test "a make command says once that no GPU is visible, and once that it ignores a value" {
+@test "a make command says once that no GPU is visible, once that it ignores a value" {
   mkdir "${BOX}/dev"
   # There is no engine here: of each script we keep only the lines that load the knobs.
   for script in "${HERE}"/scripts/[0-9][0-9]_*.sh; do sed -i '/^env::load/q' "$script"; done
@@ -187,7 +187,7 @@ on_devices() {
   sandbox::run PROFILE=auto DEVICE_ROOT="${BOX}/dev" scripts/show.sh PROFILE RAY_BASE_CONFIG
 }
 
-@test "PROFILE=auto is the rehearsal on a machine without GPUs, and says so; a device of NVIDIA's driver alone is none" {
+@test "PROFILE=auto is the rehearsal on a machine without GPUs, and says so" {
   on_devices nvidiactl nvidia-uvm
   assert_status 0
   assert_line "        No GPU is visible (neither ${BOX}/dev/nvidia<n> nor ${BOX}/dev/kfd), so the profile is cpu: a rehearsal."
@@ -219,7 +219,7 @@ on_devices() {
   assert_error 1 "${BOX}/dev/kfd (AMD GPUs) is there but not readable and writable for $(id -un): join its group, or set PROFILE=cpu to rehearse without them."
 }
 
-@test "GPU devices that are there but do not answer are an error, never a silent rehearsal" {
+@test "GPU devices that do not answer are an error, never a silent rehearsal" {
   stub nvidia-smi 'exit 9'
   on_devices nvidia0 nvidia1 nvidiactl
   assert_error 1 "${BOX}/dev has 2 NVIDIA devices but 'nvidia-smi -L' fails: fix the driver, or set PROFILE=cpu to rehearse without them."

@@ -53,7 +53,7 @@ give() {
   refute_text 'belongs to'
 }
 
-@test "nobody else can change what is put there or what the helper makes, whatever the umask and the checkout's modes" {
+@test "nobody else can change what is put there or made by the helper, with any umask" {
   umask 0
   mkdir "${BOX}/tree"
   touch "${BOX}/tree/file"
@@ -67,7 +67,7 @@ give() {
   [[ $(<"${BOX}/umask") == 0022 ]]
 }
 
-@test "a question runs our own copy, or if this version is not there yet, one that leaves nothing" {
+@test "a question runs our own copy, or one that leaves nothing behind" {
   rm "${BOX}/gets"
   verb helper::ask head status --limit=5
   assert_status 0
@@ -82,7 +82,7 @@ give() {
   diff "${BOX}/before" <(find "$ROOT" | sort)
 }
 
-@test "without a node the shared root is read here, where whoever the containers run as is trusted" {
+@test "without a node the shared root is read here, and trusts the containers' user" {
   rm "${BOX}/gets"
   stub docker 'exit 1'
   mkdir -p "${BOX}/work/shared/jobs"
@@ -93,7 +93,7 @@ give() {
   [[ $(<"${BOX}/trusted") == "4343 4444 ${owner}" ]]
 }
 
-@test "a copy that another user owns is refused, as are a link and packages, and gets nothing; TRUSTED_UIDS allows it" {
+@test "a copy that another user owns is refused, unless TRUSTED_UIDS allows it" {
   mkdir "${DIR%/*}/packages-cpython-311"
   mkdir "${BATS_TEST_TMPDIR}/elsewhere"
   for planted in "$DIR" "${DIR%/*}" "${DIR%/*}/packages-cpython-311" "${DIR%/*}/packages-judge"; do
@@ -114,7 +114,7 @@ give() {
   done
 }
 
-@test "a copy whose mode lets others change it is refused with the command that cures it, and gets nothing; what is sticky is not" {
+@test "a copy that others can change is refused with the command that cures it" {
   local home=${DIR%/*} mode who
   mkdir "${home}/packages-cpython-311"
   for planted in "$DIR" "$home" "${home}/packages-cpython-311"; do

@@ -72,7 +72,7 @@ CASES
   assert_error 2 'HOSTS_FILE=env/hosts is not a readable file: copy env/hosts.example there and name your hosts in it.'
 }
 
-@test "an address comes from the line, or from where our connection ended; this machine's from where it began" {
+@test "an address comes from the line, or from the connection to that host" {
   on_hosts hosts::need
   assert_status 0
   hosts 'head local' 'worker-0 ssh://me@10.0.0.2' 'worker-1 ssh://me@10.0.0.5 address=10.1.0.5'
@@ -113,7 +113,7 @@ CASES
   assert_called 'ssh -F /my/config -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15'
 }
 
-@test "a command for all engines runs on each at once; one that does not answer says nothing there, and is named as lost" {
+@test "a command for all engines runs on each at once, and names what is lost" {
   hosts 'head local' 'worker-0 ssh://me@10.0.0.2:2222' 'worker-1 ssh://me@10.0.0.4' 'worker-2 ssh://me@10.0.0.9'
   stub docker - <<'STUB'
     [[ ${DOCKER_HOST-} != *10.0.0.4 ]] || { echo 'no engine' >&2 && exit 1; }
@@ -132,7 +132,7 @@ STUB
   [[ $output == $'2:a  b|it\'s $HOME on this\nin head\n2:a  b|it\'s $HOME on 10.0.0.2\nin worker-0\n=='* ]] || fail 'other words'
 }
 
-@test "a host that is lost while a command runs there: one sentence and exit 8, and the words of the command" {
+@test "a host that is lost while a command runs there: one sentence and exit 8" {
   stub docker - <<'STUB'
     case $* in
       inspect*) [[ ! -e ${BOX}/lost ]] && echo true ;;
@@ -147,7 +147,7 @@ STUB
   assert_line 'step 1'
 }
 
-@test "a host that sees another directory at the shared root is refused before anything is changed" {
+@test "a host that sees another directory at the shared root is refused first" {
   mkdir -p "${BOX}/work dir/shared"
   on_hosts HOSTS_FILE=env/hosts hosts::need_shared_root
   assert_status 0
@@ -162,7 +162,7 @@ STUB
   assert_error 1 "${worker} does not see a lock that is held in ${BOX}/work dir/shared (WORKDIR, from the command line or environment; it says 'free'): mount it everywhere by NFS 4, without the options nolock and local_lock."
 }
 
-@test "each node gets its host's network, its own GPUs and devices, and the token from that host's home" {
+@test "each node gets its host's network, its own devices, and that home's token" {
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 gpus=4,5,6,7 devices=/dev/infiniband'
   on_hosts PROFILE=gpu eval 'hosts::need; compose::render worker-0'
   assert_status 0
@@ -202,7 +202,7 @@ listening() {
   assert_error 1 "Port 6379 of head (ssh://me@10.0.0.1, line 1 of env/hosts) is in use, but Ray needs it on that host's network: end the process that listens there (another Ray?), or choose another host (the GCS port is GCS_PORT=6379)."
 }
 
-@test "a cluster that was brought up with another HOSTS_FILE, or with none, is not taken for this one" {
+@test "a cluster that was brought up with another HOSTS_FILE is not taken for this one" {
   mkdir -p "${BOX}/work dir/clusters/mine"
   printf 'HOSTS_FILE=\n' >"${BOX}/work dir/clusters/mine/containers"
   on_hosts hosts::need_same_file
@@ -212,7 +212,7 @@ listening() {
   assert_line same
 }
 
-@test "a host that runs a node and that the file does not name any more is refused before anything is changed" {
+@test "a host that runs a node and is no longer in the file is refused first" {
   local kept="${BOX}/work dir/clusters/mine/hosts"
   mkdir -p "${kept%/*}"
   on_hosts hosts::keep
@@ -225,7 +225,7 @@ listening() {
   assert_error 2 "The cluster mine has its worker-0 on ssh://me@10.0.0.2:2222, but env/hosts (HOSTS_FILE) does not say so any more: restore that line, or run 'make down' before you change it."
 }
 
-@test "make tunnel leads to the host of each node, where the port listens on 127.0.0.1 alone, and so does the debugger's" {
+@test "make tunnel leads to each node's host, where the port listens on 127.0.0.1 alone" {
   on_hosts SSH_CONFIG=/etc/site.conf TUNNEL_VIA=me@bastion nodes::show_forwards 8265:head:8265 5678:worker-0:41234
   assert_status 0
   assert_line "ssh -N -F /etc/site.conf -J me@bastion -L 8265:127.0.0.1:8265 me@10.0.0.1"

@@ -45,7 +45,7 @@ name() {
   head -n 1 <<<"$output"
 }
 
-@test "the tag is a hash of the inputs: the same twice, another one when an input changes" {
+@test "the tag is a hash of the inputs: the same twice, another one for another input" {
   first=$(name)
   [[ $first =~ ^verl-regress-node:[0-9a-f]{12}$ ]]
   [[ $(name) == "$first" ]]
@@ -54,7 +54,7 @@ name() {
   [[ $(name) != "$first" ]]
 }
 
-@test "a cold build fetches the wheels, pulls the base and installs without a network; the second run skips" {
+@test "a cold build fetches wheels, pulls the base and installs without a network" {
   image=$(name)
   build scripts/10_build_image.sh
   assert_status 0
@@ -105,7 +105,7 @@ debian_12() {
   stub id 'echo 0'
 }
 
-@test "no registry: the base is made from the distribution's packages, and is there the next time" {
+@test "no registry: the base is made of the distribution's packages, and is kept" {
   debian_12
   # mmdebstrap SUITE TARGET MIRROR, after its options.
   # shellcheck disable=SC2016  # expanded when the stubs run
@@ -133,7 +133,7 @@ debian_12() {
   nothing_is_left
 }
 
-@test "a build that fails shows the last lines of docker/install.sh, and leaves no container" {
+@test "a build that fails shows the installer's last lines, and leaves no container" {
   stub docker - <<'SH'
     case "$1 $2" in
       "create "*) echo 1234abcd ;;

@@ -27,7 +27,7 @@ answers() { printf '%s\n' "${*// /_}" >>"${BOX}/answers"; }
 asked() { grep -o "run.py .* $1 .*" "$CALLS" | grep -o " $1 .*"; }
 is_started() { [[ $(grep -c /run.py "$CALLS") == "$1" ]] || fail "the helper was started $(grep -c /run.py "$CALLS") times, not $1"; }
 
-@test "a stop asks the head once, and then all nodes for what is left in the directory that it named" {
+@test "a stop asks the head once, and then all nodes for what is left of that job" {
   job stop latest
   assert_status 0
   is_started 4
@@ -43,7 +43,7 @@ is_started() { [[ $(grep -c /run.py "$CALLS") == "$1" ]] || fail "the helper was
   is_started 1
 }
 
-@test "following the latest job goes on with the same job when the connection is lost, and never takes the engine's words for an answer" {
+@test "following the latest job keeps to that job when the connection is lost" {
   answers 137 'job ppo-1'
   answers 137 3 '3 containers are not running'
   answers 0 'job ppo-1' 0

@@ -154,7 +154,7 @@ TYPES
   assert_status 1 # its second line is not passed by
 }
 
-@test "a knob has the type in the line above it, or none; all are read once; an unknown type is our own error" {
+@test "a knob has the type in the line above it, or none; an unknown type is our error" {
   printf '%s\n' A=1 '#: whole 1..9, typed' B=2 C=3 '#: bolean' D= >"${HERE}/env/defaults.env"
   # shellcheck disable=SC2016
   sandbox::run scripts/verb.sh eval 'knob::read; knob::read

@@ -9,7 +9,7 @@ setup() {
   FILE="${BOX}/holder"
 }
 
-@test "a holder signs with its script, its words, pid, host and the time in UTC, and is read back as that line" {
+@test "a holder signs with script, words, pid, host and UTC time, and is read back" {
   local before after
   before=$(date -u +%Y-%m-%dT%H:%M:%SZ)
   sandbox::run TZ=Asia/Tokyo scripts/verb.sh eval "lock::sign '${FILE}' 'of user alice' && echo \$\$ \$HOSTNAME"

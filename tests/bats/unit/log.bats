@@ -10,7 +10,7 @@ setup() {
 # shellcheck disable=SC2016  # expanded in the script that is written there
 fake_clock='read() { SECONDS=$((SECONDS + 1)) && ((SECONDS <= SECONDS_LEFT)) && return 142 || return 1; }; SECONDS=0'
 
-@test "a log has a line before each ten seconds are over, and one a minute after five minutes" {
+@test "a log has a line every ten seconds, and one a minute after five minutes" {
   sandbox::lines SECONDS_LEFT=500 <<<"${fake_clock}; log::_pulse 0 'building the image'"
   assert_status 0
   mapfile -t seconds < <(sed -nE 's/^ {8}… building the image, ([0-9]+) s$/\1/p' <<<"$output")
@@ -46,7 +46,7 @@ LINES
   assert_line 'piped'
 }
 
-@test "what ends the script inside of log::while ends it at once, and leaves no process behind" {
+@test "what ends the script inside of log::while ends it at once, with every process" {
   sandbox::lines <<'LINES'
 dies() { echo "$LOG_PULSE" >"$TMPDIR/pulse"; cli::die 8 "No answer: try again."; }
 log::while waiting -- dies
@@ -58,7 +58,7 @@ LINES
   refute_text 'went on'
 }
 
-@test "paths of the nodes are shown as they are on this host, and the dashboard with its token" {
+@test "paths of the nodes are shown as on this host, and the dashboard with its token" {
   sandbox::lines WORKDIR="${BOX}/work dir" DASHBOARD_PORT=8300 CLUSTER_NAME=mine <<<'
     nodes::shown /private/jobs/a
     nodes::shown /private

@@ -28,7 +28,7 @@ SH
   [[ $output == $'[3][a b][][c][3][a\nb][][c][0]' ]]
 }
 
-@test "a command that fails after it has printed ends the script with its status, or gives it to ||" {
+@test "a command that fails after it has printed ends the script with its status" {
   script <<'SH'
 half() { printf 'one\n' && return 7; }
 output::read_lines got half || printf '%s %s\n' "$?" "${got[*]}"

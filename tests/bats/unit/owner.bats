@@ -60,7 +60,7 @@ in_lib() { sandbox::lines "${MINE[@]}" "$@"; }
 THEIRS="The cluster mine belongs to another checkout: /home/a/verl-regress/workdir of user alice"
 CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 
-@test "another user who can read this WORKDIR and not write there gets one sentence from up, down and the dashboard, none that destroys" {
+@test "another user who can only read this WORKDIR gets one sentence from each command" {
   ((EUID == 0)) || skip 'only root can give a file to another user'
   mkdir -p "${WORK}/locks"
   mkdir -m 700 "${WORK}/secrets"
@@ -90,7 +90,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   [[ $(stat --format '%a %u' "${WORK}/id") == "644 ${owner}" ]] || fail "$(stat --format '%a %u' "${WORK}/id")"
 }
 
-@test "who we are before WORKDIR has an id, with a user without a name, and with an id that make up did not write" {
+@test "who we are before WORKDIR has an id, without a user name, or with another id" {
   # shellcheck disable=SC2016  # expanded in the script
   local who='echo "[${OWNER_ID}] [${OWNER_USER}] [${OWNER_WORDS[*]}]"'
   in_lib <<<"$who"
@@ -105,7 +105,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_error 1 "${WORK}/id does not hold the 16 hex digits that 'make up' wrote there: remove it, then run 'make up ADOPT=1'."
 }
 
-@test "every script that would change, stop or read in another's cluster is refused, and nothing is run on its nodes" {
+@test "every script is refused on another's cluster, and nothing is run on its nodes" {
   local script tried=0
   theirs
   for script in 00_prereq_check 01_up 02_down 12_install_py_deps 20_start_head 21_start_workers 30_prepare_data_and_model \
@@ -140,7 +140,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line 'ok      the names mine-head, mine-worker-<n> are free'
 }
 
-@test "status, jobs and logs name the owner, show our own jobs and do not query that cluster" {
+@test "status, jobs and logs name the owner and show our jobs without that cluster" {
   theirs
   mkdir -p "${WORK}/shared/jobs/ours"/{config,state,logs}
   printf '{"workload": "ppo", "code_id": "codeA", "owner": {"user": "%s", "id": "00000000000000aa"}}' "$(id -un)" >"${WORK}/shared/jobs/ours/config/resolved.json"
@@ -157,7 +157,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   diff "${BOX}/before" <(find "${WORK}/shared" | sort)
 }
 
-@test "make up with other settings than the running cluster's: refused with both values if there are jobs, applied and reported if not" {
+@test "make up with other settings is refused if there are jobs, else applied" {
   ours
   mine SHM_SIZE=3gb scripts/01_up.sh
   assert_status 0
@@ -179,7 +179,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   refute_text 'brought up'
 }
 
-@test "make up with fewer WORKERS than before: refused if there are jobs, workers removed with the reason if not" {
+@test "make up with fewer WORKERS is refused if there are jobs, else removes workers" {
   ours head worker-0 worker-1 worker-2
   printf '%s hash1\n' head worker-0 worker-1 worker-2 >"${BOX}/hashes"
   mine WORKERS=3 scripts/01_up.sh
@@ -221,7 +221,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line 'changed recreated head, worker-0: ADOPT=1 takes them over'
 }
 
-@test "make down with live jobs is refused and names them, FORCE=1 says which it ends; without jobs exactly what has our label is removed" {
+@test "make down with live jobs is refused and names them; FORCE=1 says which it ends" {
   ours
   printf 'job-%d QUEUED\n' 1 2 3 4 5 6 7 >"${BOX}/live"
   mine scripts/02_down.sh
@@ -245,7 +245,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line 'skip    nothing has the label verl-regress.cluster=mine'
 }
 
-@test "make down removes the secrets of this cluster, which has no more jobs, and nothing of another one" {
+@test "make down removes the secrets of this cluster, and nothing of another one" {
   local name
   ours
   for name in mine other; do
@@ -274,7 +274,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   assert_line 'warning nothing says which jobs are live on mine, and FORCE=1 goes on'
 }
 
-@test "a changed knob of Ray's start is reported on a running cluster; another GCS_PORT is refused" {
+@test "a changed knob of Ray's start is reported, another GCS_PORT refused" {
   ours
   in_lib WORKER_CPUS=64 <<<$'for node in head worker-0; do cluster_knobs::keep "$node" $(cluster::_knobs "$node"); done\ncluster::tell_unused_knobs'
   assert_status 0
@@ -354,7 +354,7 @@ raise SystemExit(job.wait())'
   assert_status 130
 }
 
-@test "Ctrl-C during a submission, and again, names the job and what to do about it; or says that there is none" {
+@test "Ctrl-C during a submission names the job and what to do, or that there is none" {
   local named="        ppo-1 was being submitted: 'make wait JOB=ppo-1' follows it, 'make stop JOB=ppo-1' ends it"
   interrupted ppo-1 ppo-1
   assert_line '        interrupted while the job was being submitted: waiting for its id'

@@ -42,7 +42,7 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::gpus; }
   assert_status 0
 }
 
-@test "NVIDIA: an engine that cannot hand them out; the toolkit's hook is enough, it need not list its runtime" {
+@test "NVIDIA: an engine that cannot hand GPUs out; the toolkit's hook is enough" {
   runtimes 'io.containerd.runc.v2 runc '
   gpus PROFILE=gpu
   assert_error 1 "The container engine cannot hand out NVIDIA GPUs (its runtimes are: io.containerd.runc.v2 runc): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
@@ -77,7 +77,7 @@ memory() {
   sandbox::verb "${@:2}" prereq::memory
 }
 
-@test "memory: what is available, in whole GiB, against MIN_MEMORY_GIB; free memory alone does not count" {
+@test "memory: what is available counts, in whole GiB, not what is free" {
   stub docker
   memory $((8 * 1048576)) MIN_MEMORY_GIB=8
   assert_status 0

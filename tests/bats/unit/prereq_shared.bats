@@ -17,7 +17,7 @@ SH
 # check NAME [KNOB=VALUE...]: only that check.
 check() { sandbox::lines "${@:2}" <<<"$1"; }
 
-@test "version 1's containers are removed by their exact names, and never one that bears our label" {
+@test "version 1's containers are removed by exact name, and none that bears our label" {
   printf '%s\n' 'mvp-ray-head ' 'mvp-ray-worker-12 ' 'mvp-ray-worker-1 mine' 'mvp-ray-worker-x ' 'my-mvp-ray-head ' \
     'mvp-ray-head-2 ' >"${BOX}/containers"
   sandbox::run scripts/03_cleanup_v1_legacy.sh
@@ -27,7 +27,7 @@ check() { sandbox::lines "${@:2}" <<<"$1"; }
   [[ $(grep -c '^docker rm ' "$CALLS") == 2 ]]
 }
 
-@test "a container of version 1 that cannot be removed is reported, and the others are removed" {
+@test "a container of version 1 that cannot be removed is reported; the others go" {
   printf '%s\n' 'mvp-ray-head ' 'mvp-ray-worker-0 ' >"${BOX}/containers"
   printf 'mvp-ray-head\n' >"${BOX}/stuck"
   sandbox::run scripts/03_cleanup_v1_legacy.sh

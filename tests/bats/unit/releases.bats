@@ -27,7 +27,7 @@ SH
 releases() { sandbox::run CLUSTER_NAME=mine "${GIVEN[@]}" maintain/releases.sh "$@"; }
 made() { cat "${BOX}/made"; }
 
-@test "rows run one after the other on a cluster that is brought up for them and taken down" {
+@test "rows run one after the other, on a cluster that is up only for them" {
   releases 0.8.0-ppo 0.7.1-sft 0.8.0-grpo
   assert_status 0
   assert_line 'ok      0.7.1-sft of verl-0a1b2c3d was run'
@@ -42,7 +42,7 @@ CLUSTER_NAME=mine FORCE= CODE_ID= VERL_SOURCE= make down FORCE=1
 MADE
 }
 
-@test "all rows: main's are left out without VERL_MAIN, and the page is written of those that were run" {
+@test "all rows: main's are left out without VERL_MAIN, and the page shows the others" {
   releases
   assert_status 0
   assert_line 'skip    main-ppo-v0 (VERL_MAIN is empty: set it to git:URL@REF or path:DIR)'

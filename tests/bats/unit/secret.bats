@@ -88,7 +88,7 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
 }
 
 # bats test_tags=slow
-@test "a file of another user does not leave this machine, and of one that is too large no more than says so" {
+@test "a file of another user stays on this machine, and one too large is only named" {
   local theirs=/etc/passwd owner=0
   if ((EUID == 0)); then
     theirs="${HOME}/theirs" owner=4242
@@ -112,7 +112,7 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
 }
 
 # bats test_tags=slow
-@test "a file behind a link is refused with the real path; HOME and the current directory may be links" {
+@test "a file behind a link is refused with the real path; HOME may be a link" {
   mkdir -p "${HOME}/real/deep"
   printf 'sk-0123456789\n' >"${HOME}/real/deep/key"
   ln -s real "${HOME}/link"
@@ -135,7 +135,7 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
   refused "secrets[0] in my.yaml is not usable: secrets is a list of names, each '- name: WANDB_API_KEY' (upper case, the variable of that name) or also with 'file: PATH' (a file on this machine), and never has a value."
 }
 
-@test "a planted secret is added to every JobSpec, and is in no trace, which goes on after it" {
+@test "a planted secret is added to every JobSpec, and is in no trace" {
   # shellcheck disable=SC2016  # expanded by the shell that is started here
   run --separate-stderr env _SECRETS_PLANTED=mine VALUE_A=value BASH_ENV= bash -x -c '
     source "$1/scripts/lib/regress.bash" && cli::begin

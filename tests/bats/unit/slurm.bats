@@ -13,7 +13,7 @@ setup() {
 # in_slurm [KNOB=VALUE...] ARGV...: a function of the libraries in the allocation 3012.
 in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
 
-@test "the head is on the first host, a worker on each other one, and the cluster is named after the job" {
+@test "the head is on the first host, a worker on each other; the job names the cluster" {
   in_slurm node::list
   assert_status 0
   [[ $output == $'head\nworker-0\nworker-1'* ]] || fail 'other nodes'
@@ -31,7 +31,7 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   assert_line 'slurm-24007 20007 1'
 }
 
-@test "no allocation, a wrong number, one that has ended, one host, other WORKERS, a missing command: each is refused" {
+@test "an allocation that is missing, over, too small or of other WORKERS is refused" {
   local outside="is for a Slurm allocation, and there is none here"
   local cure="run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job."
   in_slurm SLURM_JOB_ID= node::list
@@ -54,7 +54,7 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   assert_error 1 "'scontrol' is not on PATH, and TRANSPORT=srun (from the command line or environment) needs it: run this where Slurm's commands are, or load their module."
 }
 
-@test "scontrol that fails is one sentence with exit 8: neither half of the hosts nor an empty address is taken, or kept for later" {
+@test "scontrol that fails is one sentence with exit 8, and no half answer is taken" {
   local cure="run this again when Slurm answers."
   rm "${BOX}/hosts" && stub scontrol '[[ $2 != hostnames ]] || printf "%s\n" gpu-0 gpu-1; echo "slurm_load_node error: Unable to contact slurm controller" >&2; exit 1'
   in_slurm node::list
@@ -68,7 +68,7 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   assert_line 10.0.0.1
 }
 
-@test "srun's own failure is one sentence with exit 8, and not the command's exit status" {
+@test "srun's own failure is one sentence with exit 8, not the command's exit status" {
   in_slurm node::exec worker-0 sh -c 'exit 143'
   assert_status 143
   refute_text 'srun:'
@@ -77,14 +77,14 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   assert_error 8 "The step on the node 'worker-0' (gpu-1 of the Slurm job 3012) was lost while 'true' ran there (Node failure on gpu-1): see 'squeue --jobs=3012', then run this again."
 }
 
-@test "a step gets none of the options that the job's environment has for other steps, but Slurm's configuration" {
+@test "a step gets none of the job's options for other steps, but Slurm's configuration" {
   stub srun 'env | grep -E "^(SLURM|SRUN)_" >"${BOX}/step"'
   in_slurm SLURM_CONF=/etc/my.conf SLURM_CPUS_PER_TASK=1 SRUN_CPUS_PER_TASK=1 eval 'allocation::step words worker-0; "${words[@]}" true'
   assert_status 0
   [[ $(<"${BOX}/step") == SLURM_CONF=/etc/my.conf ]] || fail "$(<"${BOX}/step")"
 }
 
-@test "a command gets what it needs and no more: no secret, no option of other steps; with rocm what the containers get" {
+@test "a command gets no secret and no option of other steps; with rocm all it needs" {
   echo 4,5 >"${BOX}/gpus"
   in_slurm NODES_PATH=/opt/ray/bin HF_TOKEN=s3cret SLURM_CPUS_PER_TASK=1 node::exec worker-0 env
   assert_line 'RAY_TMPDIR=/tmp/verl-regress-job3012'
@@ -102,14 +102,14 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   assert_line 'none'
 }
 
-@test "temporary files of a job are in the directory that make down removes, once it exists: not in Slurm's TMPDIR" {
+@test "temporary files of a job are in the directory that make down removes" {
   in_slurm node::exec worker-0 env
   refute_text $'\nTMPDIR='
   in_slurm NODES_CONTAINER='env TMPDIR=/tmp' eval "srun::directory() { echo '${BATS_TEST_TMPDIR}'; }; node::exec worker-0 env"
   assert_line "TMPDIR=${BATS_TEST_TMPDIR}"
 }
 
-@test "NODES_CONTAINER: every command is a step in that container, with its environment set there" {
+@test "NODES_CONTAINER: every command is a step in that container, with its environment" {
   in_slurm NODES_CONTAINER='env VIA=container' NODES_PATH=/opt/ray/bin node::exec worker-0 sh -c 'echo "$VIA $RAY_TMPDIR ${PATH%%:*}"'
   assert_line 'container /tmp/verl-regress-job3012 /opt/ray/bin'
   in_slurm NODES_CONTAINER='env VIA=container' eval 'echo in | node::exec_in head sh -c "read -r line; echo \$line \$VIA"'
@@ -130,7 +130,7 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   assert_line 'ok      3 nodes answer: head worker-0 worker-1 (from the Slurm job 3012)'
 }
 
-@test "make slurm, DRY_RUN=1: every option and every given knob, quoted; nothing else of the environment" {
+@test "make slurm, DRY_RUN=1: every option and every given knob, quoted, and no more" {
   sandbox::run DRY_RUN=1 HF_TOKEN=s3cret PROFILE=gpu WORKLOAD=grpo WORKERS=3 BATCH_PARTITION=a100,h100 BATCH_TIME=1-00:00:00 \
     BATCH_OPTIONS='--account=team --qos=high --constraint=a|b' OVERRIDES=$'a=\'x y\' b="$(id)"\nc' scripts/45_slurm.sh
   assert_status 0

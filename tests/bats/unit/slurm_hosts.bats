@@ -20,7 +20,7 @@ on_hosts() { sandbox::verb HOSTS_FILE=slurm SLURM_JOB_ID=3012 SLURMD_NODENAME=gp
 # after_need [KNOB=VALUE...]: the command in THEN, once the hosts have been asked.
 after_need() { on_hosts "$@" eval "hosts::need; ${THEN}"; }
 
-@test "the nodes are on the hosts of the allocation: this one without ssh, and the cluster is named after the job" {
+@test "the nodes are on the allocation's hosts, this one without ssh" {
   on_hosts eval 'for node in $(node::list); do hosts::describe "$node"; done; echo "$CLUSTER_NAME $GCS_PORT $WORKERS"'
   assert_status 0
   assert_line 'head (local, gpu-0 of the Slurm job 3012)'
@@ -35,7 +35,7 @@ after_need() { on_hosts "$@" eval "hosts::need; ${THEN}"; }
   refute_called srun
 }
 
-@test "their addresses are those that the other hosts have for Slurm's names, and must be the hosts' own" {
+@test "addresses are those that other hosts have for Slurm's names, and the hosts' own" {
   THEN='for node in $(node::list); do echo "$node $(hosts::address "$node")"; done'
   after_need
   assert_status 0
@@ -58,7 +58,7 @@ after_need() { on_hosts "$@" eval "hosts::need; ${THEN}"; }
   refute_called docker
 }
 
-@test "after the job its hosts are still known, to take down what is left there, but nothing is brought up" {
+@test "after the job its hosts are still known for make down, but not for make up" {
   THEN='hosts::keep'
   echo 2 >"${BOX}/hosts"
   after_need
@@ -71,7 +71,7 @@ after_need() { on_hosts "$@" eval "hosts::need; ${THEN}"; }
   [[ $output == $'head\nworker-0'* && $output != *worker-1* ]] || fail 'other hosts'
 }
 
-@test "with a CLUSTER_NAME of the user's: what another job, or a file of hosts, brought up under it is left alone, by make down too" {
+@test "what another job or a file of hosts brought up under our name is left alone" {
   THEN='hosts::keep'
   after_need CLUSTER_NAME=mine
   assert_status 0
@@ -87,7 +87,7 @@ after_need() { on_hosts "$@" eval "hosts::need; ${THEN}"; }
   refute_called ssh
 }
 
-@test "a worker gets GPUs that Slurm gave on its host, and no others; too few are refused; without a GPU profile none is asked for" {
+@test "a worker gets the GPUs that Slurm gave on its host, and too few are refused" {
   echo 4,6,7 >"${BOX}/gpus"
   THEN='compose::render worker-1'
   after_need PROFILE=gpu GPUS_PER_WORKER=2
@@ -106,7 +106,7 @@ after_need() { on_hosts "$@" eval "hosts::need; ${THEN}"; }
   refute_called srun # the addresses are known already
 }
 
-@test "make slurm HOSTS_FILE=slurm: the batch job builds the image and runs containers; a file of hosts is refused" {
+@test "make slurm HOSTS_FILE=slurm: the batch job builds the image, runs containers" {
   sandbox::run DRY_RUN=1 HOSTS_FILE=slurm CODE_ID=codeA WORKERS=2 scripts/45_slurm.sh
   assert_status 0
   assert_line '#SBATCH --nodes=3'

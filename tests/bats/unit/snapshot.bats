@@ -53,7 +53,7 @@ recorded() { jq -r "$1" "$RECORD"; }
   [[ $(recorded .source) == "path:${TREE}" ]]
 }
 
-@test "another user's checkout is refused, whatever safe.directory says, and nothing that it names is run" {
+@test "another user's checkout is refused, and nothing that it names is run" {
   ((EUID == 0)) || skip 'only root can give a file to another user'
   printf '[safe]\n\tdirectory = *\n' >"${HOME}/.gitconfig"
   my_git config core.fsmonitor "touch '${BATS_TEST_TMPDIR}/ran'; false"
@@ -68,7 +68,7 @@ recorded() { jq -r "$1" "$RECORD"; }
   [[ $(recorded .revision) == '' && ! -e ${BATS_TEST_TMPDIR}/ran ]]
 }
 
-@test "git's own words say that a checkout is another user's, also those of git before 2.35.3" {
+@test "git says that a checkout is another user's, also before git 2.35.3" {
   local said
   for said in 'detected dubious ownership in repository at' 'unsafe repository'; do
     FIRST="git() { [[ \$* != *--git-dir* ]] || { echo 'fatal: ${said}' >&2 && return 128; } && command git \"\$@\"; }" \
@@ -87,7 +87,7 @@ recorded() { jq -r "$1" "$RECORD"; }
   refused "${TREE} (from VERL_SOURCE=path:${TREE}) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'."
 }
 
-@test "a dirty checkout: it is recorded as dirty, the tree is the working tree; the same again is skipped" {
+@test "a dirty checkout is recorded as dirty with its working tree; again is skipped" {
   printf 'one = 2\n' >"${TREE}/verl/__init__.py"
   rm "${TREE}/verl/gone.py"
   printf 'two = 2\n' | tee "${TREE}/verl/new one.py" >"${TREE}/ignored.log"
@@ -99,7 +99,7 @@ recorded() { jq -r "$1" "$RECORD"; }
   [[ $(cd "${ROOT}/common/code/verl/codeA" && find . -type f ! -name '*.pyc' | sort) == $'./mvp_marker.py\n./snapshot.json\n./verl/__init__.py\n./verl/new one.py' ]]
 }
 
-@test "a release: its requirements are in the record, and neither they nor pip's own files are in the tree" {
+@test "a release: its requirements are in the record, pip's own files are not kept" {
   mkdir -p "${BATS_TEST_TMPDIR}/work/cache/verl/pypi-1.2.3/"{verl,bin,verl-1.2.3.dist-info,other-1.dist-info}
   cd "${BATS_TEST_TMPDIR}/work/cache/verl/pypi-1.2.3"
   touch verl/__init__.py bin/tool verl/METADATA other-1.dist-info/METADATA
@@ -117,7 +117,7 @@ of_release() {
   FIRST="venv::ensure() { echo 'venv is there' >&2; }; ${1-}" try codeA pypi:9.9.9
 }
 
-@test "a release is downloaded once, into a folder that everybody may read; a download that fails leaves nothing" {
+@test "a release is downloaded once, for everybody; a failed download leaves nothing" {
   local cache="${BATS_TEST_TMPDIR}/work/cache/verl" copy="${BATS_TEST_TMPDIR}/copy" pip
   of_release 'helper::run() { return 8; }' # makes the copy
   pip="${copy}/.venv/bin/python"
@@ -137,12 +137,12 @@ of_release() {
   [[ $status == 0 && $output == codeA && $stderr == *'skip    snapshot codeA'* ]]
 }
 
-@test "a head that does not say whether it has the snapshot ends the script with its status, before anything is downloaded" {
+@test "a head that does not answer about the snapshot ends the script with its status" {
   of_release 'helper::run() { return 8; }'
   [[ $status == 8 && ! -e ${BATS_TEST_TMPDIR}/work ]]
 }
 
-@test "a code id is one already; a source becomes the snapshot that its files name, and is recorded by its absolute path" {
+@test "a code id is kept; a source becomes the snapshot of its files, by absolute path" {
   # shellcheck disable=SC2016  # expanded by the shell that is started here
   FIRST='CODE_A=codeB; CODE_B=pypi:1.2.3; snapshot::resolve CODE_A
     snapshot::ensure() { [[ $1 == verl-{tree} ]] && echo "made of $2 for ${SNAPSHOT_KNOB}"; }; snapshot::resolve CODE_B
@@ -150,7 +150,7 @@ of_release() {
   [[ $output == $'codeB\nmade of pypi:1.2.3 for CODE_B\ncodeB\npath:'"${PWD}"$'/verl' ]] || { printf '%s\n' "$output" "$stderr" >&2 && false; }
 }
 
-@test "a machine without git: a git checkout and a git URL are refused, and nothing is created; any other folder is taken" {
+@test "without git, a git checkout and a git URL are refused, any other folder is taken" {
   bare="${BATS_TEST_TMPDIR}/bin"
   mkdir "$bare"
   for directory in /usr/local/bin /usr/bin /bin; do
@@ -172,7 +172,7 @@ from_git() { try "$1" "git:$2"; }
 text_of() { cat "${ROOT}/common/code/verl/$1/verl/__init__.py"; }
 commit() { my_git -c user.name=me -c user.email=me@example.org commit --quiet --all --message "$1"; }
 
-@test "a git URL: the files of the branch, tag or commit that it names, as they are there now, and not the working tree's" {
+@test "a git URL: the files of the branch, tag or commit that it names" {
   local first second branch
   first=$(my_git rev-parse HEAD) branch=$(my_git branch --show-current)
   my_git tag v1
@@ -195,7 +195,7 @@ commit() { my_git -c user.name=me -c user.email=me@example.org commit --quiet --
   [[ -z $(git -C "${BATS_TEST_TMPDIR}/work/verl" for-each-ref refs/verl-regress) ]]
 }
 
-@test "a git URL: the same commit again is skipped, and another one under that id is refused" {
+@test "a git URL: the same commit again is skipped, another one under that id refused" {
   local branch
   branch=$(my_git branch --show-current)
   from_git codeA "${TREE}@${branch}"
@@ -217,7 +217,7 @@ commit() { my_git -c user.name=me -c user.email=me@example.org commit --quiet --
   [[ $status == 0 && $(text_of codeB) == 'one = "fork"' && $stderr != *cloned* ]]
 }
 
-@test "git asks for no password; a clone is for everybody to read; a repository's path may be relative" {
+@test "git asks for no password; a clone is for everybody; a path may be relative" {
   cd "$BATS_TEST_TMPDIR"
   # shellcheck disable=SC2016  # expanded by the shell that `try` starts
   FIRST='git() { echo "$1 $2 ${GIT_TERMINAL_PROMPT-}" >>"${WORK}.prompts"; command git "$@"; }' from_git codeA 'my verl@HEAD'
@@ -225,7 +225,7 @@ commit() { my_git -c user.name=me -c user.email=me@example.org commit --quiet --
   [[ $(grep -cxF 'clone --quiet 0' work.prompts) == 1 && $(grep -c '^-C .* 0$' work.prompts) == 1 ]] || { cat work.prompts >&2 && false; }
 }
 
-@test "a git URL that cannot be cloned, a name that is not there, and a password are refused, and nothing is created" {
+@test "a git URL that fails, an unknown name and a password leave nothing behind" {
   # said SENTENCE: refused with it, in the last line of ours.
   said() { [[ $status == 2 && -z $output && ! -e ${ROOT}/common/code/verl/codeA ]] && grep -qxF -- "error   $1" <<<"$stderr"; }
   from_git codeA "${BATS_TEST_TMPDIR}/nowhere@main"

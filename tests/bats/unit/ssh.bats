@@ -74,7 +74,7 @@ CASES
   [[ -z $(ls -A "${BATS_TEST_TMPDIR}/shared") ]]
 }
 
-@test "Ray that is missing, too old, or not the same everywhere, is refused with the reason" {
+@test "Ray that is missing, too old, or not the same everywhere, is refused" {
   rm -r "${BOX}/site-of-10.0.0.2"
   on_ssh nodes::check
   assert_error 1 "python3 on worker-0 (me@10.0.0.2, from env/nodes) has no Ray (its message is above): name the right one's directory with path= in env/nodes."
@@ -138,7 +138,7 @@ CASES
   assert_error 8 "The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a prompt; fix that first."
 }
 
-@test "the connection that outlives a script keeps neither the cluster's lock nor the session's" {
+@test "a connection that outlives a script keeps no lock" {
   ln -sf "$(command -v flock)" "$(command -v od)" "${BOX}/bin/"
   on_ssh eval 'login::is_connected() { false; }; login::client() { ls -l "/proc/${BASHPID}/fd" >"${HOME}/open"; }
     VERIFY_SESSION=/private/verify/now; cluster::lock; verify::hold; ls -l "/proc/$$/fd" >"${HOME}/held"; login::connect head "${HOME}/said"'
@@ -158,7 +158,7 @@ as_hosts() {
   OWNERS=("${BOX}/home of 10.0.0.1/.verl-regress/mvp11.owner" "${BOX}/home of 10.0.0.2/.verl-regress/mvp11.owner")
 }
 
-@test "make up writes the owner on every node next to the token; make down removes it where Ray has ended" {
+@test "make up writes the owner on every node, and make down removes it" {
   as_hosts
   on_ssh nodes::ensure_up
   assert_status 0
@@ -178,7 +178,7 @@ as_hosts() {
   [[ ! -e ${OWNERS[1]} ]]
 }
 
-@test "one node that another checkout uses under our cluster's name: check, up, down and a submission are refused, ADOPT=1 takes it" {
+@test "a node that another checkout uses under our name is refused; ADOPT=1 takes it" {
   local theirs='The cluster mvp11 belongs to another checkout: /home/a/workdir of user alice' file
   local cure="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
   as_hosts

@@ -50,7 +50,7 @@ sent() {
 }
 
 # bats test_tags=slow
-@test "every script that submits passes DETERMINISTIC and TRAIN_SEED on if they are set, and only then" {
+@test "every script that submits passes DETERMINISTIC and TRAIN_SEED on if they are set" {
   for script in 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk '43_submit_jobspec jobspecs/ppo.yaml'; do
     read -ra words <<<"$script"
     sandbox::run DETERMINISTIC=yes TRAIN_SEED=0 "scripts/${words[0]}.sh" "${words[@]:1}"
@@ -62,7 +62,7 @@ sent() {
   done
 }
 
-@test "a JobSpec that is typed outside the checkout is read there, and one that is not there from the checkout" {
+@test "a JobSpec typed outside the checkout is read there, or else from the checkout" {
   mkdir "${BOX}/elsewhere"
   printf 'workload: sft\n' >"${BOX}/elsewhere/my.yaml"
   for spec in my.yaml jobspecs/ppo.yaml; do

@@ -19,7 +19,7 @@ socket() { printf '   0: %s 00000000:0000 %s 00000000:00000000 00:00000000 00000
 # on_ssh [KNOB=VALUE...] ARGV...
 on_ssh() { sandbox::verb TRANSPORT=ssh "$@"; }
 
-@test "over ssh there is a line for each port, with the user's configuration and a jump host" {
+@test "over ssh there is a line for each port, with the user's settings and a jump host" {
   on_ssh nodes::show_forwards 8265:head:8265 5678:worker-0:40001
   assert_status 0
   assert_line 'ssh -N -L 8265:127.0.0.1:8265 me@10.0.0.1'
@@ -28,7 +28,7 @@ on_ssh() { sandbox::verb TRANSPORT=ssh "$@"; }
   assert_line 'ssh -N -F /my\ files/config -J me@bastion:2200 -L 9000:127.0.0.1:8265 me@10.0.0.1'
 }
 
-@test "make debugger asks the helper once, prints the page, and the forwards if VS Code can attach" {
+@test "make debugger asks the helper once, and prints the page and the forwards" {
   # shellcheck disable=SC2016  # expanded when the script runs
   printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin env::load \
     'helper::run() { printf "%s\n" "$*" >>"${HOST_ROOT}/asked" && printf "%b" "$(<"${HOST_ROOT}/answer")" && [[ -e ${HOST_ROOT}/answer ]]; }' \
@@ -42,7 +42,7 @@ on_ssh() { sandbox::verb TRANSPORT=ssh "$@"; }
   [[ $(<"${BOX}/root/asked") == 'head breakpoints job --with-ports' ]] || fail "$(<"${BOX}/root/asked")"
 }
 
-@test "make check: the dashboard's port is free, our own, or taken; a listener on another address does not count" {
+@test "make check: the dashboard's port is free, our own, or taken" {
   stub docker - <<'END'
 [[ $1 != port ]] || cat "${BOX}/published" 2>/dev/null || true
 END

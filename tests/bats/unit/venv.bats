@@ -56,7 +56,7 @@ with_venv() {
   [[ -s ${HERE}/.venv/.stamp ]]
 }
 
-@test "another lock: its packages are installed into the existing .venv; another python3: a new .venv" {
+@test "another lock is installed into the existing .venv; another python3: a new .venv" {
   with_venv
   printf 'extra==1\n' >>"${HERE}/requirements-dev.lock"
   : >"$CALLS"

@@ -49,7 +49,7 @@ drive_on() {
   wait::until 60 - grep -qx 'it is ours' "${BOX}/said" || fail "$(<"${BOX}/said")"
 }
 
-@test "a session that another shell drives is refused with who that is, and can be driven when that has ended" {
+@test "a session that another shell drives is refused with who that is, until it ends" {
   drive_on
   drive
   assert_status 2
@@ -72,7 +72,7 @@ drive_on() {
   assert_line 'it is ours'
 }
 
-@test "CODE_A, CODE_B and SUITE are looked for before a cluster is brought up, each in the words of its own knob" {
+@test "CODE_A, CODE_B and SUITE are looked for before a cluster is brought up" {
   run make -n -C "$REPO" --no-print-directory verify
   [[ ${lines[0]} == 'scripts/60_verify.sh --check' ]]
   run make -n -C "$REPO" --no-print-directory bisect

@@ -58,7 +58,7 @@ CASES
   refute_called docker
 }
 
-@test "make: a knob that does not exist is refused by name, never with its value, before any script does anything" {
+@test "make: a knob that does not exist is refused by name, never with its value" {
   with_recorder 50_status
   while IFS='|' read -r given sentence; do
     make_in -- status "$given"
@@ -74,7 +74,7 @@ CASES
   [[ ! -e ${BOX}/record && -z $(find "$BATS_TEST_TMPDIR" -name ran) ]]
 }
 
-@test "make: a knob whose name other programs use counts on the command line and not in the environment" {
+@test "make: a knob that other programs use counts only on the command line" {
   with_recorder 50_status
   make_in SEED=none JSON=yes WORKERS=4 -- status SEED=7 LIMIT=3
   assert_status 0
@@ -88,7 +88,7 @@ CASES
 }
 
 # bats test_tags=slow
-@test "make: every target refuses unknown knobs on the command line and in env/local.env; the environment is not checked" {
+@test "make: every target refuses unknown knobs of the command line and env/local.env" {
   local target targets
   mapfile -t targets < <(sed -nE 's/^([a-z][a-z-]*):.*## .*/\1/p' "${HERE}/Makefile")
   ((${#targets[@]} > 20))
@@ -109,7 +109,7 @@ CASES
   assert_status 0
 }
 
-@test "make: a word that is not a target is refused before the first target runs, even if a file has that name" {
+@test "make: a word that is no target is refused before the first target runs" {
   with_recorder 50_status
   mkdir "${HERE}/tests"
   make_in -- status prepar
@@ -185,7 +185,7 @@ WENT
   [[ $(arrived PROFILE)$(arrived WAIT) == gpu.. ]]
 }
 
-@test "a wrong value ends make check, make quickstart and make test with one sentence and status 2, and nothing was done" {
+@test "a wrong value ends each target with one sentence and status 2 before it begins" {
   for target in check quickstart test; do
     make_in -- "$target" WORKERS=0
     assert_error 2 "WORKERS='0' (from the command line or environment) is not usable: use a whole number from 1 to 99."
