@@ -19,9 +19,9 @@ CHECKS = [
 ]
 
 
-def outcome(root):
+def outcome(root, suite=SUITE):
     """PPO regressed, GRPO has three noisy pairs, SFT is equal. Every text that users or verl choose contains markup."""
-    session = made.make(root, suite=SUITE)
+    session = made.make(root, suite=suite)
     for side, line in (("A", "b = 1"), ("B", f"b = '{EVIL}'")):
         code = root.snapshots / f"code{side}"
         code.mkdir(parents=True)

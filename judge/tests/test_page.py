@@ -127,7 +127,7 @@ def test_a_case_may_have_its_own_decisive_curves():
     rng = generator(7)
     a, b = noisy(rng, "a", "1"), noisy(rng, "b", "1")
     chosen = [metrics.Decisive("critic/values/mean", 0)]
-    found = curves.of_case("ppo", [a], [b], chosen, "timing_s/step")
+    found = curves.of_case("ppo", [a], [b], chosen, ("timing_s/step", 3))
     assert [curve.metric for curve in found] == ["timing_s/step", "critic/values/mean"]
 
 
@@ -172,7 +172,13 @@ class TestStory:
         a, b = session(generator(5), 2)
         found = curves.of_case("ppo", a, b, self.SCORE, deterministic=False)
         assert (found[0].band, found[0].mark, found[0].story) == (None, None, "")
-        assert curves.summary(found).startswith("No band is drawn: fewer than three runs of A")
+        assert curves.summary(found) == ""
+
+    def test_a_metric_without_a_band_is_marked_in_noise_only_where_the_verdict_says(self):
+        a, b = session(generator(5), 8)
+        found = curves.of_case("ppo", a, b, self.SCORE, ("actor/grad_norm", 9))
+        assert [(curve.metric, curve.mark, curve.story) for curve in found[:1]] == [("actor/grad_norm", 9, "")]
+        assert curves.summary(found).endswith("B leaves it in none of 1 metric.")
 
     def test_where_a_repeats_itself_each_run_is_compared_with_the_one_of_its_seed(self):
         a, _ = session(generator(5), 3)
@@ -289,6 +295,13 @@ def test_text_has_enough_contrast_in_both(text, theme):
     pairs = [(name, "card") for name in on_card] + [(name, "paper") for name in ("ink", "quiet", "a")]
     pairs += [(name, "badge") for name in ("good", "bad", "odd", "unsure")]
     assert {pair: contrast(*pair) for pair in pairs if contrast(*pair) < 4.5} == {}
+
+
+def test_a_metric_that_the_case_ignores_is_not_drawn(tmp_path, text):
+    ignoring = page_sessions.SUITE.replace("speed: true", "ignore: [critic/score/mean]")
+    shown = report.as_html(page_sessions.outcome(SharedRoot(tmp_path), ignoring))
+    drawn = [each.split('id="case-grpo"')[0].count("<figcaption>critic/score/mean<") for each in (text, shown)]
+    assert drawn == [1, 0]
 
 
 def test_a_session_of_checks_only_has_a_page_without_cases(outcome):

@@ -27,7 +27,6 @@ Series = Mapping[int, float]
 _MARKERS = 40  # more steps than this are a line without markers
 _ROWS = 200  # of a table
 _LARGEST = 1e300
-_NO_BAND = "No band is drawn: fewer than three runs of A do not show how far runs of equal code are apart."
 _BAND = "A's band, in blue, is where runs of A's code stay at each step."
 
 
@@ -93,25 +92,29 @@ def of_case(
     runs_a: Sequence[Run],
     runs_b: Sequence[Run],
     decisive: Sequence[Decisive] = (),
-    first: str | None = None,
+    first: tuple[str, int] | None = None,
     *,
     deterministic: bool | None = None,
 ) -> list[Curve]:
-    """The curves of a case: of each decisive metric, and of the metric that differs first. `deterministic`: does A repeat itself?"""
+    """The curves of a case: of each decisive metric, and of the metric and step `first`, where the case differs first.
+
+    `deterministic`: does A repeat itself? In noise a metric without a band has no story: each of its values may differ by chance.
+    """
     names = sorted({name for run in (*runs_a, *runs_b) for name in run.series})
     deciding = metrics.decisive_of(workload, names, decisive)
     known = {} if deterministic else band.bands(runs_a, deciding)
     pairs = [(pair.a[0], b) for pair in pairing.of(runs_a, runs_b).pairs for b in pair.b]
     shown = [name for name, _ in deciding]
-    if first in names and first not in shown:
-        shown.insert(0, str(first))
+    metric, step = first or ("", None)
+    if metric in names and metric not in shown:
+        shown.insert(0, metric)
     found = []
     for name in dict.fromkeys(shown):
         curve, limits = of_metric(name, runs_a, runs_b), known.get(name)
         if limits:
             mark, story = _in_band(limits, runs_b)
-        elif deterministic is False:
-            mark, story = None, ""
+        elif known or deterministic is False:
+            mark, story = step if known and name == metric else None, ""
         else:
             mark, story = _equal(name, pairs)
         found.append(replace(curve, band=limits, mark=mark, story=story))
@@ -126,9 +129,9 @@ def _in_band(known: Band, runs_b: Sequence[Run]) -> tuple[int | None, str]:
         return None, f"{_runs_of_b(len(of_b), len(of_b), 'stay')} in A's band at every step." if of_b else ""
     step, value = min(outside)
     at = known.steps.index(step)
-    limits = f"{number(known.low[at])} to {number(known.high[at])}"
+    limits = f"{known.low[at]:.4g} to {known.high[at]:.4g}"
     who = _runs_of_b(len(outside), len(of_b), "leave")
-    return step, f"{who} A's band, first at step {step}: the value is {number(value)}, the band goes from {limits}."
+    return step, f"{who} A's band, first at step {step}: the value is {value:.4g}, the band goes from {limits}."
 
 
 def _equal(name: str, pairs: Iterable[tuple[Run, Run]]) -> tuple[int | None, str]:
@@ -155,9 +158,11 @@ def summary(shown: Sequence[Curve]) -> str:
     """What happened in a case, since when and in how many runs; empty if nothing tells."""
     told = [curve for curve in shown if curve.story]
     marked = [curve for curve in told if curve.mark is not None]
-    what = f"{_BAND} B leaves it" if any(curve.band for curve in told) else "B differs from A"
+    if not told:
+        return ""
+    what = f"{_BAND} B leaves it" if told[0].band else "B differs from A"
     if not marked:
-        return f"{what} in none of {counted(len(told), 'metric')}." if told else _NO_BAND
+        return f"{what} in none of {counted(len(told), 'metric')}."
     first = min(marked, key=lambda curve: curve.mark or 0)
     since = f"{first.metric}: {first.story[0].lower()}{first.story[1:]}"
     return f"{what} in {len(marked)} of {counted(len(told), 'metric')}, first in {since}"
@@ -205,7 +210,8 @@ def _draw(axes: Axes, curve: Curve, name: str) -> None:
         filled.set(gid=f"{name}-band", label="A's band")
     for side, runs, style, marker in (("a", curve.a, "-", "o"), ("b", curve.b, "--", "s")):
         line = _one_after_the_other(runs) if side == "b" and curve.band else sorted(mean(runs).items())
-        label = side.upper() if len(runs) == 1 else f"{side.upper()}, {len(runs)} runs"
+        many = f"{len(runs)} runs" if side == "b" and curve.band else f"mean of {len(runs)}"
+        label = f"{side.upper()}, {many}" if len(runs) > 1 else side.upper()
         if line:
             drawn = axes.plot(
                 *zip(*line, strict=True), style, color=drawing.COLOURS[side], label=label, gid=f"{name}-{side}"

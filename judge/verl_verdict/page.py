@@ -104,8 +104,8 @@ def _case(case: Case, at: int) -> Markup:
     first = next((verdict.first for verdict in case.verdicts if verdict.first), None)
     workload = next((verdict.workload for verdict in case.verdicts), "")
     repeats = next((verdict.deterministic for verdict in case.verdicts), None)
-    metric = first.metric if first else None
-    drawn = curves.of_case(workload, case.runs_a, case.runs_b, case.decisive, metric, deterministic=repeats)
+    at_first = (first.metric, first.step) if first else None
+    drawn = curves.of_case(workload, case.runs_a, case.runs_b, case.decisive, at_first, deterministic=repeats)
     times = curves.of_metric(speed.STEP, case.runs_a, case.runs_b)
     return element(
         "section",

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 FAILED = "checks failed"  # of a point that may not be about the code that was asked for
 _DAY = slice(5, 10)  # of a time in ISO 8601: month and day
 _LARGEST = 1e300  # the sum of larger values would be infinite
-
-
 _NAMED = 5  # series of a sentence
 
 # Each series has another combination; the last part is the marker as text.

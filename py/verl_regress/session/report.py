@@ -166,7 +166,8 @@ def _case_of(session: Session, case: suites.Case, evidence: Mapping[str, Any], f
     """A card of the page: the verdicts on a case, and its runs."""
     jobs = jobs_of(evidence)
     runs = {
-        side: [run for job in schedule.runs_of(case, side, evidence).values() if (run := _run(job))] for side in "AB"
+        side: [run for job in schedule.runs_of(case, side, evidence).values() if (run := _run(job, case))]
+        for side in "AB"
     }
     return page.Case(
         name=case.name,
@@ -182,9 +183,10 @@ def _case_of(session: Session, case: suites.Case, evidence: Mapping[str, Any], f
     )
 
 
-def _run(job: Mapping[str, Any]) -> Run | None:
+def _run(job: Mapping[str, Any], case: suites.Case) -> Run | None:
+    """Without the metrics that the case ignores: nothing is said of them."""
     try:
-        return run_of(job)
+        return run_of(job).without(case.ignore)
     except BadInput:  # the verdict says so
         return None
 
