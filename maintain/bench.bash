@@ -38,7 +38,8 @@ bench::own_cluster() {
   local name port
   read -r name port < <(env::load && printf '%s %s\n' "$CLUSTER_NAME" "$DASHBOARD_PORT")
   export CLUSTER_NAME=${name}-bench DASHBOARD_PORT=$((port + 1000)) WORKDIR=${BENCH_DIR}/workdir
-  unset CODE_ID CODE_A CODE_B WORKLOAD JOBSPEC JOB WAIT JSON DRY_RUN OVERRIDES OVERRIDES_FILE SUBMISSION_ID TAR LIMIT KEEP ONLY SUITE BUDGET ALLOW SESSION TRAIN_SEED PERTURBED
+  unset CODE_ID CODE_A CODE_B WORKLOAD JOBSPEC JOB WAIT JSON DRY_RUN OVERRIDES OVERRIDES_FILE SUBMISSION_ID TAR LIMIT KEEP ONLY SUITE
+  unset BUDGET ALLOW SESSION TRAIN_SEED PERTURBED
 }
 
 # bench::prepare: cluster, data, model, snapshots; and the same containers and `ray start` as a user would write them.

@@ -16,7 +16,8 @@ calibrate::run() {
   local name=$1 workload=$2 seed=$3 perturbed=$4 further=$5 overrides=$6 id code=$CALIBRATE_A status=0
   log::step "calibrate: ${name} (${workload})"
   (($# == 6)) || code=$(calibrate::snapshot "${@:7}")
-  id=$(calibrate::_with CODE_ID "$code" TRAIN_SEED "$seed" PERTURBED "$perturbed" OVERRIDES "$overrides" -- job::submit "$(job::spec_of "$workload")") || status=$?
+  id=$(calibrate::_with CODE_ID "$code" TRAIN_SEED "$seed" PERTURBED "$perturbed" OVERRIDES "$overrides" -- \
+    job::submit "$(job::spec_of "$workload")") || status=$?
   [[ -n $id ]] || cli::die 1 "The run ${name} was not submitted: the reason is above; fix it, then run this again."
   if [[ -n $further ]] && ((status == 0)); then
     calibrate::_with JOB "$id" OVERRIDES "trainer.total_training_steps=${further}" -- job::again resume >&2 || status=$?
@@ -49,7 +50,7 @@ calibrate::snapshot() {
   cp -a "${WORKDIR}/shared/common/code/verl/${CALIBRATE_A}/verl" "${tree}/verl"
   chmod -R u+w "$tree"
   find "$tree" -name __pycache__ -prune -exec rm -rf {} +
-  # Without our own repository, whose paths git would expect.
+  # Outside our own repository: git would expect paths of that.
   for patch in "$@"; do
     GIT_CEILING_DIRECTORIES=${tree%/*} git -C "$tree" apply "$patch" ||
       cli::die 2 "The patch ${patch} does not apply to ${VERL_SOURCE} (VERL_SOURCE): write the patch for that release."

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # calibrate: can the verdict be trusted? Trains verl as it is (A) and with each planted regression and each harmless change of
 # tests/mutations/, on a cluster that is up and prepared, and records what the judge reads (tests/recorded/calibration/). Some mutations
-# it also trains in noise, with the seeds of noisy runs of A, until the judge decides. Then it writes maintain/calibration.md: what the judge
-# says about these records.
+# it also trains in noise, with the seeds of noisy runs of A, until the judge decides. Then it writes what the judge says about these
+# records, maintain/calibration.md.
 #
-#   maintain/calibrate.sh         the mutations that have no record, or whose patch has changed
+#   maintain/calibrate.sh         the mutations without a record of their current patch
 #   maintain/calibrate.sh 60      also 60 pairs of runs of A for each workload that differ only by noise
 #   maintain/calibrate.sh 60 sft  only 60 such pairs of SFT: other load on the machine does not change what they tell
 #

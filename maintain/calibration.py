@@ -253,7 +253,7 @@ def lacking(pairs: int, only: str = "") -> list[Run]:
 
 
 def is_recorded(run: Run) -> bool:
-    """It has a record, of the patch as it is now."""
+    """It has a record of its current patch."""
     return _file(run.name).is_file() and about(run.name)["patch_sha256"] == run.patch_sha256
 
 
@@ -362,7 +362,7 @@ def load(name: str) -> Recorded:
 
 
 def results() -> list[Result]:
-    """What the judge says of each mutation whose runs are all recorded."""
+    """What the judge says of each mutation that has all its records."""
     return [
         Result(each, judged(each))
         for each in mutations()

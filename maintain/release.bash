@@ -9,7 +9,7 @@ release::newest() {
   sed -nE 's/^## \[([0-9]+\.[0-9]+\.[0-9]+)\] - ([0-9]{4}-[0-9]{2}-[0-9]{2})$/\1 \2/p' "${1:-$REPO_DIR}/CHANGELOG.md" | sed -n 1p
 }
 
-# release::need_agreement ROOT: the version is that of the newest release in CHANGELOG.md.
+# release::need_agreement ROOT: version and newest release in CHANGELOG.md are the same.
 release::need_agreement() {
   local version newest
   version=$(release::version "$1")

@@ -115,7 +115,7 @@ class Runner:
         self.run(["make", "--no-print-directory", "stop"], JOB=job.submission_id)
 
     def fidelity(self, job: JobDir) -> dict[str, Any]:
-        """How many checks of fidelity passed, of how many, and those that did not."""
+        """How many checks of fidelity passed, of how many, and which did not."""
         said = self.run(["scripts/53_fidelity.sh"], JOB=job.submission_id).said
         counts = [found for line in said if (found := _FIDELITY.search(line))]
         passed, of = map(int, counts[-1].groups()) if counts else (0, 0)
@@ -173,7 +173,7 @@ def resumed(runner: Runner, row: Row, code_id: str, record: dict[str, Any]) -> N
 
 
 def compared(one: Sequence[str], other: Sequence[str]) -> dict[str, Any]:
-    """Of the metrics of two jobs that are no times: how many there are, and those that differ, by name."""
+    """Of two jobs' metrics, without times: how many there are, and by name which differ."""
     left, right = _by_metric(one), _by_metric(other)
     differ = {}
     for name in sorted(left.keys() | right.keys()):

@@ -17,7 +17,7 @@ releases::quietly() {
 releases::_doing() { log::last_line "$RELEASES_LOG" | sed 's/^[a-z=]* *//'; }
 releases::_logged() { make --no-print-directory -C "$REPO_DIR" "$@" 2>>"$RELEASES_LOG" </dev/null; }
 
-# releases::find_rows [WORD...]: puts the rows that the words name into the array ROWS; those of main only if VERL_MAIN says where it is.
+# releases::find_rows [WORD...]: puts the rows that the words name into the array ROWS; rows of main only with VERL_MAIN.
 releases::find_rows() {
   local row found=()
   [[ ${PROFILE-} == @(|auto|cpu) ]] ||

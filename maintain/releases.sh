@@ -8,8 +8,8 @@
 #   maintain/releases.sh 0.9.1 0.8.0-grpo     these rows, printed only: releases (0.7.1 0.8.0 0.9.1 main), or rows (0.9.1-ppo,
 #                                                0.9.1-ppo-v0, main-sft, 0.7.1-resume)
 #
-# main comes from VERL_MAIN in the environment (git:URL@REF or path:DIR); if that is empty, its rows are left out, and the page keeps its old entries
-# for them. A row that worked with the same code, image and checkout is skipped, unless FORCE=1: an interrupted run continues where
+# main comes from VERL_MAIN in the environment (git:URL@REF or path:DIR); if that is empty, its rows are left out, and the page keeps
+# their old entries. A row that worked with the same code, image and checkout is skipped, unless FORCE=1: an interrupted run continues where
 # it stopped. The jobs run on CLUSTER_NAME, which is removed at the end if it was not up before. All rows take about an hour on 2
 # cores.
 #

@@ -44,7 +44,7 @@ def main(action: str) -> int:
 
 
 def added(runs: Sequence[Run], run: Run) -> list[Run]:
-    """All runs, without the records that `run` has under the same name, and without those that then have none."""
+    """All runs and `run`. Its records replace older ones of the same name; a run without records is dropped."""
     replaced = {row["name"] for row in run["records"]}
     left = [{**old, "records": [row for row in old["records"] if row["name"] not in replaced]} for old in runs]
     return [old for old in left if old["records"]] + [run]

@@ -95,7 +95,7 @@ def install(of: str, wheelhouse: str | None) -> None:
 
 
 def _fixed(of: str) -> list[str]:
-    """The versions that pip must choose: the judge's scipy runs with the numpy that the node has of its own.
+    """The versions that pip must choose: the judge's scipy runs with the node's own numpy.
 
     The helper's packages run with any version that fits their own requirements.
     """

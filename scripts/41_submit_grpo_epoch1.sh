@@ -3,7 +3,7 @@
 #
 #   CODE_ID=codeA WAIT=1 scripts/41_submit_grpo_epoch1.sh
 #
-# Knobs: those of 44_submit_sdk, without JOBSPEC and WORKLOAD
+# Knobs: as 44_submit_sdk, without JOBSPEC and WORKLOAD
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

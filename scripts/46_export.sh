@@ -6,7 +6,7 @@
 #   TO=slurm     a batch job for Slurm
 #   TO=kuberay   a RayJob for KubeRay (Kubernetes)
 #   TO=dstack    a distributed task for dstack
-#   TO=compose   a Compose project of its own
+#   TO=compose   a whole Compose project
 #
 #   TO=kuberay JOBSPEC=FILE scripts/46_export.sh >job.yaml          or TO=kuberay scripts/46_export.sh FILE >job.yaml
 #

@@ -12,4 +12,5 @@ env::load
 helper::ensure
 job_dir=$(helper::run head where "$JOB")
 log::step "fidelity of ${job_dir##*/jobs/}"
-log::while 'checking what was trained' -- node::exec head env PYTHONPATH="$(helper::dir)/rehearsal" python3 -m verl_rehearsal.fidelity "$job_dir"
+log::while 'checking what was trained' -- \
+  node::exec head env PYTHONPATH="$(helper::dir)/rehearsal" python3 -m verl_rehearsal.fidelity "$job_dir"

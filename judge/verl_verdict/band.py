@@ -3,7 +3,7 @@
 At each step the band has the mean of A's runs in its middle. Its unit is their standard deviation about that mean: the larger of that of
 the neighbouring steps together and that of all steps, and at least a third of the metric's floor. How many units wide it is, A's runs tell
 themselves: each is compared with the band's middle and unit that the *others* would give, at every step of every metric. The band is three
-times as wide as the farthest of them strays. One number holds for all metrics and steps together, so more of them make no more alarms.
+times as wide as the farthest of them strays. One number covers all metrics and steps together, so more of them make no more alarms.
 Few runs give a wider band, because two or three others tell little about the one that was left out.
 """
 

@@ -1,7 +1,7 @@
 """Values of B outside what A's runs do, at any step: no summary over a run may average them away.
 
 A metric is an outlier in a run of B in two cases. *Far*: it leaves the range of A's runs over all steps by more than ten times the size of the
-metric. That needs one run of A, and holds for every metric. *Outside*: a decisive metric leaves A's band (band.py), which needs three.
+metric. That needs one run of A, and applies to every metric. *Outside*: a decisive metric leaves A's band (band.py), which needs three.
 
 Measured over all recorded pairs of A against A in noise (maintain/calibration.md): the farthest value left the range of one run of A by 4.2
 times the size of the metric, that of three or more by 1.4 times.

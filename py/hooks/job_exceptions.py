@@ -2,7 +2,7 @@
 
 They go into ``state/reports/exceptions-<hostname>-<pid>.json``, the newest last. Each has the time, `is_driver`, the lines of its
 traceback, and its `chain`, the root first: `type`, `message`, `frames` (file and line, the deepest last), `link` (how the one before
-led to it: cause, context or none), and `came_from_ray`: then type and message are those of the exception in another process.
+led to it: cause, context or none), and `came_from_ray`: then type and message come from the exception in another process.
 
 Ray gives the caller of a task only text, so the exception is taken where the task fails. Hydra lets a driver's exception through to ``sys.excepthook``, because HYDRA_FULL_ERROR is set in every job.
 """

@@ -30,7 +30,7 @@ def install() -> None:
 
 
 def _imported() -> dict[str, str | None]:
-    """Return the file of verl and the snapshot's marker, or the error, whose traceback is on stderr."""
+    """Return the file of verl and the snapshot's marker, or the error; its traceback is on stderr."""
     try:
         import mvp_marker
         import verl

@@ -86,5 +86,5 @@ def call_in(actor: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def ready(actor: Any) -> Any:
-    """A reference to what is there when the actor has started."""
+    """A reference that is ready when the actor has started."""
     return actor.__ray_ready__.remote()

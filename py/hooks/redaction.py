@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 
 def forms(value: str) -> set[str]:
-    """Return the value as it is, and as JSON, Python, HTML, URLs, hex and base64 write it.
+    """Return the value itself, and as JSON, Python, HTML, URLs, hex and base64 write it.
 
     base64 writes the same bytes in three ways, depending on their offset in a longer text ("user:password" of HTTP).
     Each form here has only the characters that do not depend on the neighbouring bytes; they are part of the padded
@@ -89,7 +89,7 @@ class Redactor:
         return b"".join((*out, content[done:]))
 
     def _found(self, content: bytes) -> list[tuple[int, int, str]]:
-        """Return where the secrets begin and end, and the name of each; those that overlap are one."""
+        """Return where the secrets begin and end, and the name of each; overlapping ones are merged."""
         spans: list[tuple[int, int, str]] = []
         at = 0
         # Each search begins behind the start of the last match, not behind its end, so that it finds what overlaps.

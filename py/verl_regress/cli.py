@@ -16,7 +16,7 @@ from verl_regress.base.errors import BadInput, Exit, RegressError, cure_of, show
 
 
 class _Subcommand(NamedTuple):
-    """What it does, and its module in this package, whose functions add its arguments and run it.
+    """What it does, and the module with the functions that add its arguments and run it.
 
     The module is imported only when needed, so each subcommand runs with just its own dependencies.
     """
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="subcommand", required=True)
     given = sys.argv[1:] if argv is None else argv
     asked = next((word for word in given if word in SUBCOMMANDS), None)
-    if asked is not None:  # only its parser: making those of all takes longer than many a subcommand
+    if asked is not None:  # only its parser: making all parsers takes longer than many a subcommand
         subcommand = SUBCOMMANDS[asked]
         subcommand.function(subcommand.add)(subparsers.add_parser(asked, help=subcommand.help))
     else:

@@ -5,7 +5,7 @@
 Prints a line a suite, then `N passed, N failed`. Reads SUITE.tap (bats, lint) or SUITE.xml (pytest) and SUITE.status, the
 runner's exit status. What was planned and has no result failed; a suite with no report, no test that ran, or a runner that
 failed without saying where, counts one failure. With --expected-skips, a skipped test that FILE does not list with that
-reason failed, and is named in a line of its own. Exits 1 when anything failed.
+reason failed, and is named in a separate line. Exits 1 when anything failed.
 """
 
 import argparse

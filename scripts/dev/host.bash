@@ -246,7 +246,7 @@ host::_engine_did_not_come() {
   cli::die 1 "${HOST_ENGINE} ended at once; the last lines of ${log} are above."
 }
 
-# host::ensure_engines_stopped: those that we started; with CONTAINER_ENGINE=podman only podman's service.
+# host::ensure_engines_stopped: stops the engines that we started; with CONTAINER_ENGINE=podman only podman's service.
 host::ensure_engines_stopped() {
   local stopped=0
   for HOST_ENGINE in podman dockerd; do

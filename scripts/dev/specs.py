@@ -65,7 +65,7 @@ def _with_tables(root: Path, kinds: Iterable[str], text: str) -> str:
 
 
 def _rows(schema: dict[str, Any], whole: dict[str, Any], above: str = "") -> Iterator[str]:
-    """One row a key, those of an object behind it."""
+    """One row a key; the keys of an object follow it."""
     for name, given in schema["properties"].items():
         node = {**whole["$defs"][given["$ref"].split("/")[-1]], **given} if "$ref" in given else given
         is_needed = " (required)" if name in schema.get("required", ()) else ""

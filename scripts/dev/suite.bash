@@ -27,7 +27,7 @@ suite::_bats() {
   .venv/bin/bats "${@:3}" --timing "${tests[@]}" | tee "${REPORTS}/$2.tap"
 }
 
-# suite::_pytest REPORT OPTION...: on all cores, unless OPTION says otherwise; a worker that has finished its tests takes tests from another one.
+# suite::_pytest REPORT OPTION...: on all cores, unless OPTION says otherwise; a worker that is done takes tests from another one.
 suite::_pytest() { .venv/bin/pytest --numprocesses "$(nproc)" --dist worksteal --junit-xml="${REPORTS}/$1.xml" "${@:2}"; }
 
 # suite::run NAME MEMORY: leaves NAME's report and its exit status; never exits the script. Temporary files are in the directory MEMORY;

@@ -21,7 +21,7 @@ bisect::begin() {
   bisect::_tell_cost
 }
 
-# bisect::open: goes on with BISECT, whose repository and ends are recorded. Sets the same variables.
+# bisect::open: continues BISECT, with its recorded repository and ends. Sets the same variables.
 bisect::open() {
   local words=()
   verify::refuse_knobs 'the search has its own' VERL_REPO GOOD BAD SUITE CASE DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
@@ -38,7 +38,7 @@ bisect::_need() {
   done
 }
 
-# bisect::_clone REPO GOOD BAD: a clone without files that shares the objects of REPO, which stays as it is. Sets BISECT_REPO,
+# bisect::_clone REPO GOOD BAD: a clone without files that shares the objects of REPO, which is not changed. Sets BISECT_REPO,
 # BISECT_TEMP, and the commits.
 bisect::_clone() {
   local source
@@ -175,7 +175,7 @@ bisect::_first_bad() { bisect::_git bisect log | sed -n 's/^# first bad commit: 
 
 bisect::_possible() { bisect::_git bisect log | sed -n 's/^# possible first bad commit: \[\([0-9a-f]*\)\].*/\1/p'; }
 
-# bisect::_try COMMIT: as B of a session, whose A is GOOD; prints good, bad or skip.
+# bisect::_try COMMIT: as B of a session against GOOD; prints good, bad or skip.
 bisect::_try() {
   local subject
   subject=$(bisect::_git show --no-patch --format=%s "$1")

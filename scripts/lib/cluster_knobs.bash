@@ -15,8 +15,8 @@ cluster_knobs::keep() {
 # cluster_knobs::forget: nothing is live any more.
 cluster_knobs::forget() { rm -rf -- "${WORKDIR}/clusters/${CLUSTER_NAME}"; }
 
-# cluster_knobs::changed WHAT [KNOB]: KNOB=VALUE of each knob (or of that one) that had another value when WHAT was made; prints nothing if there
-# is no record.
+# cluster_knobs::changed WHAT [KNOB]: KNOB=VALUE of each knob (or of that one) that had another value when WHAT was made; prints nothing
+# without a record.
 cluster_knobs::changed() {
   local file="${WORKDIR}/clusters/${CLUSTER_NAME}/$1" only=${2-} line knob
   [[ -f $file ]] || return 0

@@ -66,7 +66,8 @@ env::_resolve_path() {
   esac
   if [[ $value =~ ^~(/|$) ]]; then
     value=${HOME}${value#\~}
-  elif [[ -n $typed && $value == [!/]* && ${ENV_ORIGIN[$1]} == "$ENV_TYPED" && (-f ${CALLER_DIR}/${value} || -n $form && -d ${CALLER_DIR}/${value}) && ! $CALLER_DIR -ef $REPO_DIR ]]; then
+  elif [[ -n $typed && $value == [!/]* && ${ENV_ORIGIN[$1]} == "$ENV_TYPED" &&
+    (-f ${CALLER_DIR}/${value} || -n $form && -d ${CALLER_DIR}/${value}) && ! $CALLER_DIR -ef $REPO_DIR ]]; then
     value=${CALLER_DIR}/${value}
   fi
   declare -g "$1=${form}${value}"

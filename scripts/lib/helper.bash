@@ -36,7 +36,8 @@ readonly HELPER_PARTS=(py judge/verl_verdict rehearsal/verl_rehearsal)
 # helper::fix_version: reads our Python once, so that a script uses one version even if you edit files meanwhile.
 helper::fix_version() {
   HELPER_HASH=$(cd "$REPO_DIR" &&
-    find -H "${HELPER_PARTS[@]}" -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
+    find -H "${HELPER_PARTS[@]}" -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' -print0 |
+    sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
 }
 
 # helper::dir: the directory of this version, as the nodes see it. With SHARED_GROUP each checkout has copies of its own, because what

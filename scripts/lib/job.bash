@@ -35,7 +35,8 @@ job::export() {
   for knob in "${KNOB_NAMES[@]}"; do
     [[ ${ENV_ORIGIN[$knob]} != "$ENV_TYPED" ]] || args+=("--given=${knob}=${!knob}")
   done
-  tar -C "$stream" -c --files-from=/dev/null -- "${members[@]}" | log::while 'composing the config' -- helper::run_in head export "${args[@]}"
+  tar -C "$stream" -c --files-from=/dev/null -- "${members[@]}" |
+    log::while 'composing the config' -- helper::run_in head export "${args[@]}"
 }
 
 # job::_request ARGS MEMBERS DIR SPEC: what `make submit` asks for, as words of the array ARGS; its files in DIR, named in MEMBERS.
@@ -46,7 +47,7 @@ job::_request() {
   env::tell_unused
   _names+=(job_spec ray_config)
   if [[ $CODE_ID == auto ]]; then
-    made=$(snapshot::resolve VERL_SOURCE) # not an argument, whose status would be lost
+    made=$(snapshot::resolve VERL_SOURCE) # not an argument, because its status would be lost
     env::give CODE_ID "$made"
   fi
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"

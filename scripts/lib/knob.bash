@@ -99,7 +99,7 @@ knob::has_type() {
   esac
 }
 
-# knob::_read_choices TYPE: puts the words of the type into the caller's array `choices`. jobspecs/*.yaml stands for the names of those files.
+# knob::_read_choices TYPE: puts the words of the type into the caller's array `choices`. jobspecs/*.yaml means the names of these files.
 knob::_read_choices() {
   local word
   # shellcheck disable=SC2086  # words, one each, and files of this checkout

@@ -67,7 +67,7 @@ node::ask() {
   ((failed == 0)) || exit "$failed"
 }
 
-# node::exec NODE ARGV...: runs the words unchanged; output and exit status are those of the command. No stdin.
+# node::exec NODE ARGV...: runs the words unchanged, with the command's output and exit status. No stdin.
 node::exec() { transport::exec "$@" </dev/null; }
 
 # node::exec_in NODE ARGV...: the same, with our stdin.

@@ -3,7 +3,7 @@
 set -euo pipefail
 shopt -s inherit_errexit lastpipe # lastpipe: output.bash
 
-# Variables by which the tools that we run take options, configuration or code. Whoever wants those writes them into the tools' own
+# Variables by which the tools that we run take options, configuration or code. Users write such options into the tools' own
 # files (~/.gitconfig, pip.conf): none comes from the shell, the git hook or the CI job that we were started in.
 unset -v BASH_ENV CDPATH ENV TAPE TAR_OPTIONS
 for _name in "${!COMPOSE_@}" "${!GIT_@}" "${!PYTHON@}"; do
@@ -12,13 +12,15 @@ done
 unset _name
 
 REPO_DIR=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
-# Paths of knobs are relative to the checkout, those that a person types to where they were typed (scripts/lib/env.bash).
+# Paths of knobs are relative to the checkout; what a user types is relative to the user's directory (scripts/lib/env.bash).
 CALLER_DIR=$PWD
 # shellcheck disable=SC2034  # env.bash, cli.bash and secret.bash read it
 readonly REPO_DIR CALLER_DIR
 cd "$REPO_DIR" # rule-ok: wherever a script is typed, paths of knobs mean the same
 
-for _noun in log spelling output knob env cli wait lock venv owner node cluster_knobs cluster helper deps artefact snapshot secret job dashboard tunnel debugger verify bisect lifecycle/login lifecycle/shared lifecycle/allocation lifecycle/hosts lifecycle/hosts_check lifecycle/hosts_put lifecycle/engine lifecycle/image lifecycle/compose lifecycle/legacy lifecycle/prereq lifecycle/batch; do
+for _noun in log spelling output knob env cli wait lock venv owner node cluster_knobs cluster helper deps artefact snapshot secret job \
+  dashboard tunnel debugger verify bisect lifecycle/{login,shared,allocation,hosts,hosts_check,hosts_put,engine,image,compose,legacy} \
+  lifecycle/{prereq,batch}; do
   # shellcheck disable=SC1090  # the list above is the index of what is sourced
   source "${REPO_DIR}/scripts/lib/${_noun}.bash"
 done

@@ -27,7 +27,7 @@ secret::read_all() {
   done
 }
 
-# secret::plant NAME COMMAND...: every job of this script gets the secret NAME, whose value COMMAND prints.
+# secret::plant NAME COMMAND...: every job of this script gets the secret NAME, with the value that COMMAND prints.
 secret::plant() {
   local -
   set +x

@@ -76,7 +76,8 @@ snapshot::_from_pypi() {
     temporary=$(mktemp -d "${cache}.XXXXXX.tmp")
     cli::on_exit rm -rf -- "$temporary"
     log::while "fetching verl ${version}" log::size "$temporary" -- \
-      "${VENV_DIR}/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile --target "$temporary" "verl==${version}" >&2 ||
+      "${VENV_DIR}/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile \
+      --target "$temporary" "verl==${version}" >&2 ||
       cli::die 2 "verl==${version} (from ${SNAPSHOT_KNOB}=${source}) could not be fetched by pip, which says why above: check the version, or the package index of this host."
     chmod 755 "$temporary"
     mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been faster
@@ -130,7 +131,8 @@ snapshot::ensure_clone() {
 snapshot::commit() {
   local clone=$1 url=$2 ref=$3 own="refs/verl-regress/$$"
   if [[ $ref =~ ^[0-9a-f]{7,40}$ ]] && git -C "$clone" rev-parse --quiet --verify "${ref}^{commit}"; then return; fi
-  GIT_TERMINAL_PROMPT=0 log::while "fetching ${ref} from ${url}" -- git -C "$clone" fetch --quiet --no-tags --no-write-fetch-head -- "$url" "+${ref}:${own}" || return 0
+  GIT_TERMINAL_PROMPT=0 log::while "fetching ${ref} from ${url}" -- \
+    git -C "$clone" fetch --quiet --no-tags --no-write-fetch-head -- "$url" "+${ref}:${own}" || return 0
   git -C "$clone" rev-parse --verify "${own}^{commit}"
   git -C "$clone" update-ref -d "$own"
 }

@@ -1,7 +1,7 @@
 # tunnel: the way from where the user sits to ports of the nodes. A forward is a word LOCAL:NODE:PORT.
 # shellcheck shell=bash
 
-# tunnel::list ARRAY: the forwards: the dashboard's, and those of the breakpoints in which JOB waits, if it was given.
+# tunnel::list ARRAY: the forwards to the dashboard and, if JOB was given, to the breakpoints in which it waits.
 tunnel::list() {
   local -n _listed=$1
   local ports

@@ -22,12 +22,13 @@ verify::begin() {
   VERIFY_CODE[B]=$(snapshot::resolve CODE_B)
   [[ ${VERIFY_CODE[A]} != "${VERIFY_CODE[B]}" ]] ||
     log::info "A and B are the same code, ${VERIFY_CODE[A]}: this session measures how much A varies between runs"
-  local args=("--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}")
+  local args=("--name=${SUITE}" "--only=${ONLY}" --profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME"
+    --code-a "${VERIFY_CODE[A]}" --code-b "${VERIFY_CODE[B]}")
   verify::_budget args
   VERIFY_SESSION=$(helper::run_in head verify begin "${args[@]}" <"$VERIFY_SUITE")
 }
 
-# verify::open: goes on with SESSION, whose suite, A and B are recorded. Sets the same variables.
+# verify::open: continues SESSION, with its recorded suite, A and B. Sets the same variables.
 verify::open() {
   local words=()
   verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
@@ -147,7 +148,8 @@ verify::_is_refused_by_b() {
 verify::_record() {
   local image
   image=$(node::image head)
-  log::while "recording the job $1" -- helper::run head verify record --session "$VERIFY_SESSION" --name "$1" --job "$2" --outcome "$3" "--image=${image}"
+  log::while "recording the job $1" -- \
+    helper::run head verify record --session "$VERIFY_SESSION" --name "$1" --job "$2" --outcome "$3" "--image=${image}"
 }
 
 # verify::search: after the jobs, searches the shared root, Ray's answers and every node for the session's secret and Ray's token.

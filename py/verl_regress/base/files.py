@@ -100,7 +100,7 @@ def read_text(path: Path) -> str:
 
 
 def unreadable(path: Path, error: OSError) -> Unreadable:
-    """The error for a path that could not be read: names what is in the way, whose it is, and its mode."""
+    """The error for a path that could not be read: names what is in the way, its owner, and its mode."""
     if not isinstance(error, PermissionError):
         why = f"cannot be read: {error.strerror}"
         return Unreadable(f"{path} {why}: fix that, then run it again.", why)

@@ -19,7 +19,7 @@ HELPER_DIR = Path(__file__).resolve().parents[3]  # this version of the helper (
 _OPEN_TO_ALL = 0o1777  # sticky, like /tmp
 # With SHARED_GROUP: its members make entries, which get the group too (setgid), and remove none of each other's (sticky).
 _OPEN_TO_GROUP, _GROUP_ALONE = 0o3775, 0o3770
-_OWN = 0o755  # each user's own: what is there runs as that user
+_OWN = 0o755  # each user's own, because its code runs as that user
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class SharedRoot:
         return text.replace("${shared_root}", str(self.path))
 
     def ensure(self, group: int | None = None) -> list[Path]:
-        """Create missing directories; returns those that were created. Raises RegressError.
+        """Create missing directories; returns what it created. Raises RegressError.
 
         `group` is the number of SHARED_GROUP, whose members may then write everywhere (docs/shared-root.md). Without one,
         `common/` and `user/` are writable by all users, and the rest by this one.
@@ -132,7 +132,7 @@ class SharedRoot:
         return created
 
     def of_cluster(self, cluster: str) -> list[Path]:
-        """The places of a cluster, which belong to the user whose cluster it is."""
+        """The directories of a cluster, which belong to the user who made it."""
         return [self.queue(cluster), self.ray_logs(cluster), self.secrets / cluster]
 
     @property

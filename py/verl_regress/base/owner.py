@@ -1,4 +1,4 @@
-"""Who owns a job: a user and a checkout, identified by the id of its WORKDIR (scripts/lib/owner.bash). And whose files may run as us."""
+"""Who owns a job: a user and a checkout, identified by the id of its WORKDIR (scripts/lib/owner.bash). And which users' files may run as us."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from verl_regress.base.errors import BadInput
 
-JOB_UIDS = "VERL_REGRESS_JOB_UIDS"  # numbers, too: whose the directory of a job may be, for its launcher
+JOB_UIDS = "VERL_REGRESS_JOB_UIDS"  # numbers, too: the users who may own the directory of a job, for its launcher
 _TRUSTED_UIDS = "VERL_REGRESS_TRUSTED_UIDS"  # set by scripts/lib/helper.bash: numbers, separated by spaces
 
 
@@ -52,12 +52,12 @@ def described(plan: Mapping[str, Any] | None) -> str:
 
 
 def trusted_uids() -> list[int]:
-    """The users whose files may run as us: root, us, and those of the knob TRUSTED_UIDS."""
+    """The users whose files may run as us: root, us, and the knob TRUSTED_UIDS."""
     return sorted({0, os.geteuid(), *map(int, os.environ.get(_TRUSTED_UIDS, "").split())})
 
 
 def job_uids() -> list[int]:
-    """In a process of a job: whose the files of that job may be, too; elsewhere none."""
+    """In a process of a job: further users who may own that job's files; elsewhere none."""
     return [*map(int, os.environ.get(JOB_UIDS, "").split())]
 
 
@@ -91,7 +91,7 @@ def foreign(
     A group is trusted if it is root's, or has the number of the owner: most systems give each user such a group, alone in it. Who is
     in any other group is not known here: nodes have groups of their own. A sticky directory is no problem: nobody else
     renames or removes what is in it, and what others add there has an owner of its own.
-    The mode of a link is that of what it leads to.
+    Of a link, the mode of its target counts.
     """
     if not is_trusted(found.st_uid, trusted):
         why, cure = f"belongs to user {found.st_uid}", f"set TRUSTED_UIDS={found.st_uid} if you trust that user"

@@ -1,4 +1,4 @@
-"""All that we read in /proc: the processes on this node, and those of one cluster's Ray, with its mark in their environment.
+"""All that we read in /proc: the processes on this node, and which of them one cluster's Ray started (its mark is in their environment).
 
 Ray's own way ends every Ray that it finds by name, other people's too. Ours was started with
 VERL_REGRESS_RAY=<cluster>, which everything that Ray starts inherits. Scripts send this file to `python3 -` on a node,
@@ -36,7 +36,7 @@ class Process:
 
 
 def table() -> dict[int, Process]:
-    """Our user's processes in our PID namespace (root would see those of containers too), by pid; zombies are left out."""
+    """Our user's processes in our PID namespace (root would see processes of containers, too), by pid; zombies are left out."""
     return {int(path.name): row for path in _all() if (row := _look(path))}
 
 

@@ -26,7 +26,7 @@ class Pulse:
         self._lines = say.lines_said()
 
     def beat(self, words: str, now: float, *, is_news: bool = False) -> None:
-        """`words` is what is going on at `now` (seconds). With `is_news` a change gets a line of its own at once."""
+        """`words` is what is going on at `now` (seconds). With `is_news` a change is printed at once."""
         if say.lines_said() != self._lines:  # something else was printed
             self._lines, self._said = say.lines_said(), now
         has_changed = _activity(words) != _activity(self._words)

@@ -69,7 +69,7 @@ def clear() -> None:
 
 
 def quote(text: str) -> None:
-    """Print a line of a log, as it is."""
+    """Print a line of a log unchanged."""
     _line("", "0", text)
 
 

@@ -33,7 +33,7 @@ def taken(ports: Sequence[str]) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`ray OLDEST` prints Ray's version, and the word "older" if it is; `ports PORT…` prints those that are taken."""
+    """`ray OLDEST` prints Ray's version, and the word "older" if it is; `ports PORT…` prints which of them are taken."""
     match argv:
         case ["ray", oldest]:
             try:

@@ -84,7 +84,7 @@ def _file(log_dir: Path, node: str) -> Path:
 
 
 def here() -> dict[str, Any]:
-    """The packages that a job on this node finds, without those that only the helper sees."""
+    """The packages that a job on this node finds; what only the helper sees is left out."""
     # Imported here: `make status` and others read lists with the standard library alone, and metadata takes 30 ms to load.
     from importlib import metadata
 
@@ -133,7 +133,7 @@ def of_nodes(root: SharedRoot, cluster: str, up: Iterable[Node]) -> tuple[list[N
 def recorded(known: Sequence[NodePackages]) -> dict[str, Any]:
     """The nodes' packages for config/packages.json: each distinct list once, with the nodes that have it.
 
-    `sha256` is that of the workers' packages; if workers differ, the hash of their hashes.
+    `sha256` is the hash of the workers' packages; if workers differ, the hash of their hashes.
     """
     lists: dict[tuple[str, str], dict[str, Any]] = {}
     for one in known:

@@ -35,7 +35,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedire
 # Ray's SDK and command would use these instead of the address that they are given (Ray 2.60).
 _MISLEADING = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 _CONNECT_SECONDS = 3.0  # to a raylet or the GCS; a container that is gone is "no route to host" after about 3 s
-_SUBMIT_SECONDS = 60.0  # neither the SDK nor the command has a deadline of its own; they take 2
+_SUBMIT_SECONDS = 60.0  # neither the SDK nor the command has a deadline; they take 2
 
 
 class Unreachable(RegressError):

@@ -21,7 +21,7 @@ from verl_regress.base.errors import Exit, RegressError, last_line
 # Dashboard routes that its own pages use. Without `nocache` an answer may be minutes old.
 NODES_SUMMARY = "/nodes?view=summary&nocache=1"
 CLUSTER_STATUS = "/api/cluster_status?format=1"  # what `ray status` prints, without the two seconds of its process
-# The logs of all Ray sessions on the node, and those of the latest. RAY_TMPDIR is Ray's own variable; transport/srun sets it.
+# The logs of all Ray sessions on the node, and of the latest one. RAY_TMPDIR is Ray's own variable; transport/srun sets it.
 ALL_LOGS = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
 LOGS = ALL_LOGS / "session_latest" / "logs"
 # ray.dashboard.modules.job.common: the actor that runs a job's entrypoint.
@@ -54,7 +54,7 @@ def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any
     """Ray's actors of the job `job_id` (hex), dead ones too: ActorClassName, ActorID, Pid; within `timeout` seconds.
 
     Asks the GCS at `gcs` (IP:port), which every worker reaches; the dashboard may listen on the head alone. Runs in a
-    process of its own, because Ray's client may end its process. Read in Ray 2.60. Raises RegressError.
+    separate process, because Ray's client may end its process. Read in Ray 2.60. Raises RegressError.
     """
     answer, problem = _ask(_ACTORS, timeout, gcs, job_id)
     if problem is not None:
@@ -89,7 +89,7 @@ def node_memory(gcs: str, node_id: str, timeout: float) -> dict[str, Any]:
 
 
 def _ask(program: str, timeout: float, *arguments: str) -> tuple[str, str | None]:
-    """Run `program` in a process of its own, for at most `timeout` seconds; returns its stdout, and the problem or None."""
+    """Run `program` in a separate process, for at most `timeout` seconds; returns its stdout, and the problem or None."""
     try:
         asked = subprocess.run(
             [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=timeout, check=False

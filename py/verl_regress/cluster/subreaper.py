@@ -62,7 +62,7 @@ def _remove_files() -> None:
 
 
 def _start(log: Path, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """`command`, in a session of its own; None if it cannot be started, and `log` has the reason.
+    """Start `command` in a new session; None if it cannot be started, and `log` has the reason.
 
     Keep what it returns: Python reaps the process of a Popen that it forgets, and its exit status is lost.
     """

@@ -1,4 +1,4 @@
-"""TO=compose: a Compose project of its own, for a machine without this project: head, workers, and the job.
+"""TO=compose: a whole Compose project, for a machine without verl-regress: head, workers, and the job.
 
 It repeats docker-compose.yaml and what scripts/lib/lifecycle/compose.bash adds; a test compares them by profile.
 """

@@ -41,7 +41,7 @@ def name_of(submission_id: str, most: int) -> str:
 
 @dataclass(frozen=True)
 class Export:
-    """A plan whose cluster is the one that the file makes: `name`, for this job alone.
+    """A plan for the cluster `name` that the file makes for this job alone.
 
     `given` are the words of the command that made it, `ray_version` the Ray of the cluster here.
     """

@@ -61,7 +61,7 @@ def words(job: JobDir) -> str | None:
 
 
 def _records(job: JobDir) -> Iterator[Breakpoint]:
-    """Every record whose process lives and waits."""
+    """Every record of a process that lives and waits."""
     for file in (job.state / "breakpoints").glob("*.json"):
         with suppress(OSError, ValueError, TypeError, KeyError, Unreadable):
             if lock.is_held(file):

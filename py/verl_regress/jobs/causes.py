@@ -1,6 +1,6 @@
-"""Why a job is over, in one sentence: how a process ended, and what Ray says of a job whose launcher recorded no end.
+"""Why a job is over, in one sentence: how a process ended, and what Ray says of a job if its launcher recorded no end.
 
-It does not query Ray: callers pass Ray's answer in. The phrases matched are those of Ray 2.60.
+It does not query Ray: callers pass Ray's answer in. It matches the phrases of Ray 2.60.
 """
 
 from __future__ import annotations

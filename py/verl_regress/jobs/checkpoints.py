@@ -82,7 +82,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def _has_weights(part: Path) -> bool:
-    """FSDP's, or those of Megatron (0.7.1 to 0.9.1: dist_ckpt, or huggingface with mbridge)."""
+    """From FSDP or Megatron (0.7.1 to 0.9.1: dist_ckpt, or huggingface with mbridge)."""
     return any(
         path.name.startswith("model_world_size_") or path.suffix in (".distcp", ".safetensors")
         for path in part.rglob("*")

@@ -155,7 +155,7 @@ def _ask(sources: Mapping[str, Callable[[], Any]], end: float) -> dict[str, _Ans
 
 
 def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, Callable[[], Any]]:
-    """File name -> question. The paths are those of Ray 2.60's dashboard. Keys in `left_out` are in no answer.
+    """File name -> question. The paths are from Ray 2.60's dashboard. Answers lack the keys in `left_out`.
 
     Only the rows of this job are asked for: there may be many others.
     """
@@ -203,7 +203,7 @@ def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
 def _log_sources(
     job: JobDir, api: RayApi, asked: Mapping[str, _Answer], redactor: Redactor, *, everything: bool
 ) -> dict[str, Callable[[], Any]]:
-    """The tail of the driver's log, and with `everything` those of the job's processes and the raylets on every node.
+    """The tail of the driver's log; with `everything` also of the logs of the job's processes and of the raylets on every node.
 
     Logs on this node are read as files, so they are there after Ray is gone; the others come through Ray's log API.
     """

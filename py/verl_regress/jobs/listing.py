@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_status_arguments(parser: argparse.ArgumentParser) -> None:
-    """`status --profile P`, and those of `jobs`."""
+    """`status --profile P`, and the arguments of `jobs`."""
     parser.add_argument("--profile", required=True, help="as the head of the page names it")
     add_arguments(parser)
 
@@ -104,7 +104,7 @@ def _ask_ray(args: argparse.Namespace) -> tuple[Known, list[Node], str | None]:
 
 
 def _rows(args: argparse.Namespace, known: Known) -> tuple[int, list[dict[str, Any]]]:
-    """How many jobs there are, and those that are shown."""
+    """How many jobs there are, and the rows to show."""
     jobs = find.newest(SharedRoot(args.shared_root))
     return len(jobs), [_row(job, known, args.cluster) for job in jobs[: max(args.limit, 0)]]
 

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print `ID STATUS` of each live job, the latest first. If Ray does not answer, the locks decide; that is no error."""
     known: Known = None
-    with contextlib.suppress(RegressError, OSError):  # nor does a Ray run whose token was removed
+    with contextlib.suppress(RegressError, OSError):  # after its token was removed, Ray does not run either
         known = RayApi(nodes.ADDRESS).jobs()
     for ray_id, status in find_live(SharedRoot(args.shared_root), args.cluster, known):
         print(ray_id, status)

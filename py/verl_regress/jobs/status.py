@@ -150,7 +150,7 @@ def _is_being_submitted(job: JobDir) -> bool:
 
 
 def _queue_position(job: JobDir) -> str | None:
-    """The queue position of a job whose launcher is waiting; None for any other job."""
+    """The queue position while the job's launcher waits; None for any other job."""
     queued = job.read_state("queued")
     if queued is None or (job.state / "turn").exists() or launcher_of(job) is not Launcher.ALIVE:
         return None

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stop a job; one that is over is left as it is. Prints its id and its directory, for whoever ends what is left of it.
+    """Stop a job, unless it is over. Prints its id and its directory, for the script that ends its leftovers.
 
     Raises RegressError if it is not over in time.
     """
@@ -78,7 +78,7 @@ def _need_here(job: JobDir, cluster: str | None) -> None:
 
 
 def _remove_secrets(job: JobDir) -> None:
-    """Remove its own secrets, and those that other jobs of its cluster left."""
+    """Remove its secrets, and what other jobs of its cluster left of theirs."""
     job_secrets.forget(job)
     sweep.attempt(job.root, find.plan_of(job).get("cluster"))
 

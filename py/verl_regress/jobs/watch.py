@@ -141,7 +141,7 @@ class _Clocks:
         self._known: Status | None = None  # the last one while Ray answered: an outage is no progress
 
     def note(self, status: Status, *, is_reachable: bool, has_moved: bool) -> None:
-        """Restart the clock of answers, and that of progress for a new status or if the job `has_moved`."""
+        """Restart the clock of answers; for a new status, or if the job `has_moved`, also the clock of progress."""
         now = time.monotonic()
         if is_reachable:
             self._answered = now

@@ -43,7 +43,7 @@ class Composed:
 
 
 def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Sequence[Override]) -> Composed:
-    """Compose the config of verl's `module` in the snapshot at `code_path`, whose record is `code`.
+    """Compose the config of verl's `module` in the snapshot at `code_path`; `code` is the snapshot's record.
 
     Raises BadInput for a snapshot without that trainer, and for an override that Hydra cannot parse, whose key the
     config lacks, or whose value it refuses.
@@ -100,7 +100,7 @@ class _HydraRefused(Exception):
 
 
 def _culprit(message: str, overrides: Sequence[Override]) -> Override | None:
-    """The override whose text, or else whose key, occurs in Hydra's message."""
+    """The override that Hydra's message quotes, or else the one with a key that it names."""
     for override in overrides:
         if re.search(rf"(^|\s|'){re.escape(override.text)}('|\s|$)", message):
             return override
@@ -167,7 +167,7 @@ def _strays(name: str, overrides: Sequence[Override]) -> list[Override]:
 
 
 def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
-    """The config with every ${…} filled in, but for those that need values which only the job's processes have."""
+    """The config with every ${…} filled in, except where only the job's processes have the value."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 

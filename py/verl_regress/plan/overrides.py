@@ -66,7 +66,7 @@ def words(text: str) -> list[str]:
 def of_command_line(file: str | None, text: str, knob: str) -> tuple[Override, ...]:
     """The overrides in the `text` of OVERRIDES_FILE, then those in the knob OVERRIDES.
 
-    The file has one per line, taken as it is; empty lines and lines that begin with # are skipped.
+    The file has one per line, without quoting; empty lines and lines that begin with # are skipped.
     """
     return (
         *(

@@ -61,7 +61,7 @@ def check_function(
 ) -> Path | None:
     """Return the file of the job's reward function. Raises BadInput if verl could not load it, or if another user can change it.
 
-    `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `overrides` are those of the job.
+    `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `overrides` are the job's.
     A file outside the shared root is not checked, because only the nodes may have it; nor is a module (pkg://). The answer
     is then None, as for a job without a function.
     """

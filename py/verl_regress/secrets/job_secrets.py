@@ -144,7 +144,7 @@ def written(file: Path | None, values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _need_own(directory: Path, uid: int) -> None:
-    """`uid` is whose files are that we make there."""
+    """`uid` owns the files that we make there."""
     found = directory.lstat()
     if found.st_uid not in (uid, 0):
         raise BadInput(
@@ -156,7 +156,7 @@ def _need_own(directory: Path, uid: int) -> None:
 
 
 def hold() -> dict[str, str]:
-    """In the launcher: take the job's secrets out of its own environment, and remove the file when it ends.
+    """In the launcher: take the job's secrets out of the environment, and remove the file when it ends.
 
     What the launcher starts reads them again through the hook, because anyone can see a process's initial environment.
     A keeper in its own session removes the file if the launcher is killed. Raises RegressError.
@@ -226,7 +226,7 @@ def _file_in_use(job: JobDir) -> Path | None:
 
 def redactor(root: SharedRoot, **more: str) -> Redactor:
     """A Redactor for every secret that is on this shared root now, and for `more` by name."""
-    values = list(more.items())  # not by name: each job may have a value of its own for it
+    values = list(more.items())  # not by name: each job may have another value for it
     for file in root.secrets.rglob("*"):
         with suppress(OSError, ValueError):  # a directory, or its job has just ended
             values += json.loads(file.read_text(encoding="ascii")).items()

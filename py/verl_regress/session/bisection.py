@@ -23,7 +23,10 @@ from verl_verdict.diagnosis import counted
 from verl_verdict.records import Run
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
-ENDS, CONFIRM = "ends", "confirm"  # roles of sessions; that of a commit is its hash (scripts/lib/bisect.bash)
+ENDS, CONFIRM = (
+    "ends",
+    "confirm",
+)  # roles of sessions; the role of a commit's session is its hash (scripts/lib/bisect.bash)
 _HOW_BAD = {"identical": 0, "same": 0, "improved": 1, "changed": 1, "regressed": 2}  # what decides nothing is not in it
 
 

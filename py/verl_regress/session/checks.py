@@ -19,7 +19,7 @@ Evidence = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Check:
-    """One acceptance check: its name for ONLY=, its claim, the runs whose evidence it needs, and the function.
+    """One acceptance check: its name for ONLY=, its claim, the runs that it needs evidence of, and the function.
 
     With a suite that has no such runs, it does not apply.
     """
@@ -60,7 +60,7 @@ class Verdict:
 def judge(evidence: Evidence, only: set[str]) -> list[Verdict]:
     """The verdict of every check in `only` (all if it is empty). A check that cannot read its evidence fails.
 
-    In a whole session, a check whose runs did not come to their end is skipped: the verdict on their case says what that means.
+    In a whole session, a check is skipped if its runs did not end: the verdict on their case says what that means.
     """
     try:
         suite = suites.of_recorded(evidence["begin"]["suite"])
@@ -133,7 +133,7 @@ def _each(evidence: Evidence, check: Callable[[str, Any], Iterable[str]]) -> lis
 
 
 def _checked_jobs(evidence: Evidence) -> dict[str, Any]:
-    """In a whole session those that trained to the end, because a job that failed may lack anything; with ONLY all of them."""
+    """The jobs to check: in a whole session only jobs that trained to the end, because a failed job may lack anything."""
     is_strict = bool(evidence["begin"]["only"])
     return {name: job for name, job in own_jobs(evidence).items() if is_strict or has_succeeded(job)}
 
@@ -241,7 +241,7 @@ def _reports_weights(*jobs: Any) -> bool:
 
 
 def _other_weights(name: str, first: Any, further: Any, checkpoint: str) -> Iterable[str]:
-    """Step numbers and overrides prove nothing about weights: every rank must begin with those that it had when it saved."""
+    """Step numbers and overrides prove nothing about weights: every rank must begin with the weights that it saved."""
     saved, loaded = first["checkpoint_weights"]["saved"], further["checkpoint_weights"]["loaded"]
     places = [place for place in saved if place.startswith((f"{checkpoint}/", f"{checkpoint} "))]
     if not places:

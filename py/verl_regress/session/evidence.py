@@ -55,7 +55,7 @@ def used(found: JobDir) -> list[Path]:
 def artefacts(root: SharedRoot, directories: Iterable[Path]) -> dict[str, dict[str, str]]:
     """The sha256 of the files of those directories that `make prepare` made, by name.
 
-    They are read in full, so a caller names only those that its session uses: other users' models may have 100 GB each.
+    They are read in full, so a caller names only what its session uses: other users' models may have 100 GB each.
     """
     homes = (root.datasets, root.models)
     ours = [each for each in directories if each.parent in homes and (each / MANIFEST).exists()]

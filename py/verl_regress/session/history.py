@@ -15,7 +15,7 @@ from verl_regress.store.sessions import all_of
 
 
 def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """`history` has no arguments of its own."""
+    """`history` has no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -291,7 +291,7 @@ def as_markdown(outcome: Outcome) -> str:
 
 
 def _jobs(evidence: Mapping[str, Any]) -> list[str]:
-    """Every job, and why those that failed did."""
+    """Every job, and why it failed if it did."""
     jobs = jobs_of(evidence)
     page = ["", "## Jobs", "", "| run | submission id | code | steps | seconds |", "| --- | --- | --- | --- | --- |"]
     for name, job in jobs.items():

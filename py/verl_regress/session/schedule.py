@@ -74,7 +74,7 @@ def all_runs(case: Case) -> list[Run]:
 
 
 def spent(evidence: Evidence) -> int:
-    """The runs that the session has made, also those that were lost or stopped; those of earlier sessions do not count."""
+    """The runs that the session has made, lost and stopped ones included; reused runs do not count."""
     recorded = sum("reused_from" not in job for job in jobs_of(evidence).values())
     return recorded + sum(name.startswith("lost-") for name in evidence)
 
@@ -140,14 +140,14 @@ def why_not(run: Run, case: Case, evidence: Evidence) -> str | None:
 def start_of(source: Mapping[str, Any], case: Case) -> Path:
     """The checkpoint from which a case continues a job: the newest after which that job itself trained the case's steps or more.
 
-    So they can be compared with those of the job. If it has no such checkpoint, its newest one.
+    Then the same steps can be compared. Without such a checkpoint, the newest one.
     """
     known = [name for name in source["checkpoints"] if step_of(name) + (case.steps or 0) <= _last_step(source)]
     return Path(source["job_dir"], "checkpoints", (known or source["checkpoints"])[-1])
 
 
 def last_step_after(source: Mapping[str, Any], case: Case) -> int:
-    """The last step of a run that continues a job: that of the job, because schedules such as the learning rate's depend on it."""
+    """The last step of a run that continues a job: the job's own last step, because schedules such as the learning rate's depend on it."""
     return max(_last_step(source), step_of(start_of(source, case).name) + (case.steps or 0))
 
 
@@ -179,5 +179,5 @@ def overrides_of(run: Run, suite: Suite, evidence: Evidence) -> list[str]:
 
 
 def source_of(run: Run, case: Case) -> Run:
-    """The run whose checkpoint a run of `case` continues from."""
+    """The run with the checkpoint from which a run of `case` continues."""
     return Run(case.continues or "", run.side, run.seed, run.pair)

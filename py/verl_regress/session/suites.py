@@ -17,7 +17,7 @@ SEEDS = (100, 200, 300, 400, 500, 600, 700, 800)
 
 @dataclass(frozen=True)
 class Case:
-    """One case. `spec` is the JobSpec's file; with `continues` that of the case from whose checkpoint it goes on."""
+    """One case. `spec` is the JobSpec's file. A case that `continues` another one has the other's JobSpec."""
 
     name: str
     spec: str
@@ -132,7 +132,7 @@ def _case(
 
 
 def _seeds(where: str, content: Mapping[str, Any], said: Mapping[str, Any], source: Case | None) -> tuple[int, ...]:
-    """The seeds of its pairs, as many as it may take. A case that continues has those of its source."""
+    """The seeds of its pairs, as many as it may take. A case that continues another one has the other's seeds."""
     pairs = said.get("pairs", content.get("pairs", 1))
     given = said.get("seeds", content.get("seeds"))
     seeds = source.seeds if source else tuple(given or SEEDS)

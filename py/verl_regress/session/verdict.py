@@ -184,7 +184,7 @@ def _judge(case: Case, a: Sequence[judged.Run], b: Sequence[judged.Run], perturb
 
 
 def decisive_of(case: Case) -> list[Decisive]:
-    """The decisive metrics that the case names; none: those of its workload."""
+    """The decisive metrics that the case names; if it names none, its workload's."""
     return [
         Decisive(name, _SIDES[said["better"]], said.get("floor", 0.0), said.get("relative_floor", 0.0), required=True)
         for name, said in case.decisive.items()

@@ -283,7 +283,7 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Names
         "prepared": {directory: evidence.prepared(directory) for directory in used},
         "artefacts": evidence.artefacts(root, map(Path, used)),
     }
-    with contextlib.suppress(OSError):  # a full disk must not hide the answer; that of the reports says so
+    with contextlib.suppress(OSError):  # a full disk must not hide the answer; writing the reports reports it
         session.write("end", end)
     gathered, only = {**gathered, "end": end}, set(gathered["begin"]["only"])
     outcome = report.Outcome(

@@ -1,4 +1,4 @@
-"""Artefacts: directories made once, atomically, whose `manifest.json` says what they were made from."""
+"""Artefacts: directories made once, atomically; `manifest.json` says what they were made from."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def make_directory(directory: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Remove a file or a directory, also one whose folders are read-only. Raises OSError."""
+    """Remove a file or a directory, even with read-only folders in it. Raises OSError."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return

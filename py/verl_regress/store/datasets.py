@@ -1,7 +1,7 @@
 """Training data as verl's trainers read it: `datasets/<name>/{train,test}.parquet` for RL, and for SFT the same questions
 with their answers, `datasets/<name>_sft/{train,val}.parquet`.
 
-The RL columns are those that verl's own preparation of GSM8K writes: data_source, prompt, ability, reward_model
+The RL columns are what verl's own preparation of GSM8K writes: data_source, prompt, ability, reward_model
 {style, ground_truth} and extra_info. SFT has one column, messages: [{role, content}].
 """
 
@@ -113,7 +113,7 @@ def gsm8k_rows(examples: Iterable[tuple[str, Mapping[str, Any]]], split: str) ->
 def read_jsonl(content: bytes, file: str) -> list[tuple[str, dict[str, str]]]:
     """Return the objects in a GSM8K file's `content`, each with its location (`FILE line N`).
 
-    Raises BadInput with the location of the first line that is not a JSON object whose `question` and `answer` are texts.
+    Raises BadInput with the location of the first line that is not a JSON object with the texts `question` and `answer`.
     """
     examples = []
     for number, line in enumerate(content.splitlines() or [b""], start=1):

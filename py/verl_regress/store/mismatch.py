@@ -43,7 +43,7 @@ class Finding:
 
 
 def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Sequence[str]) -> Finding:
-    """Compare the snapshot whose record is `code` with the nodes that are up."""
+    """Compare a snapshot's record `code` with the nodes that are up."""
     if unknown:
         return Finding((f"The packages of {' and '.join(unknown)} are unknown",), ("run 'make up', which lists them",))
     on, declared = workers(known), code["requirements"]

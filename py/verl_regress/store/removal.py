@@ -27,7 +27,7 @@ def uncollected(root: SharedRoot) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class Waste:
-    """One thing to remove, and the job whose checkpoints it is."""
+    """One thing to remove; `job` if it is a job's checkpoints."""
 
     what: str
     paths: tuple[Path, ...]

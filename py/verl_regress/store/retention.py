@@ -180,7 +180,7 @@ def _read(job: JobDir, mine: argparse.Namespace, known: Mapping[str, Any] | None
 
 
 def _texts(config: Path) -> list[str]:
-    """The files of a plan. Raises OSError and Unreadable; a job whose submitter was killed has none."""
+    """The files of a plan; a job has none if its submitter was killed. Raises OSError and Unreadable."""
     try:
         names = sorted(os.listdir(config))  # noqa: PTH208 (raises for a directory that another user closed)
     except FileNotFoundError:
@@ -236,7 +236,7 @@ def _claim_of(session: Session) -> _Claim:
 def _why_kept(
     root: SharedRoot, jobs: Sequence[_Job], claims: Sequence[_Claim], mine: argparse.Namespace, now: float
 ) -> dict[str, str]:
-    """The reason why a job keeps its checkpoints and its snapshot, by its id; those that keep neither are left out."""
+    """The reason why a job keeps its checkpoints and its snapshot, by its id; jobs that keep neither are left out."""
     full = [job for job in jobs if not job.is_foreign and job.checkpoints]
     newest = {job.name for job in full[: mine.keep]}
     readers = {name: job.name for job in jobs if not job.is_over for name in job.names(root.jobs) - {job.name}}

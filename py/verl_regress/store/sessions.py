@@ -17,7 +17,7 @@ from verl_regress.base.files import now, read_json, write_atomically
 from verl_regress.base.layout import SharedRoot
 from verl_regress.jobs.status import DAMAGED
 
-# The secret that every job of a session gets and whose leaks are searched for. No JobSpec may name it (VERL_…).
+# The secret that every job of a session gets; the session is searched for leaks of it. No JobSpec may name it (VERL_…).
 CANARY = "VERL_REGRESS_CANARY"
 LATEST = "latest"  # as a name: the newest session
 _CANARY_FILE = "canary"

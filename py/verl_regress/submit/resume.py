@@ -75,7 +75,7 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
         checkpoints.newest(parent) if parent is not None else None,
     )
     earlier = request.of_job(asked)
-    if args.cluster is not None:  # each allocation of Slurm has a cluster of its own
+    if args.cluster is not None:  # each allocation of Slurm has its own cluster
         earlier = replace(earlier, defaults=replace(earlier.defaults, cluster=args.cluster))
     values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
     name = args.overrides_name

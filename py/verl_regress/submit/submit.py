@@ -225,7 +225,7 @@ def _make_directories(planned: plan.Plan) -> None:
 def _owners_of(job: JobDir) -> set[int]:
     """Whose the files of this job may be: whom we trust, and whoever a server makes the owner of what we write (`root_squash`).
 
-    Root may add an attempt to the job of another user, whose its directory stays.
+    Root may add an attempt to another user's job; the directory stays that user's.
     """
     with tempfile.TemporaryFile(dir=job.state) as file:
         owners = {*trusted_uids(), os.fstat(file.fileno()).st_uid}

@@ -63,7 +63,7 @@ def _disk_problem(job: JobDir) -> str | None:
 
 
 def losses_of(job: JobDir, job_id: str | None, api: RayApi) -> tuple[tuple[str, ...], str]:
-    """What hit a job whose trainer has just failed: the nodes it lost, as `worker-0 (10.0.0.2)`, and the words for its reason.
+    """Why a trainer has just failed: the nodes that the job lost, as `worker-0 (10.0.0.2)`, and words to add to the reason.
 
     `job_id` is Ray's number of it. Ray notices after half a minute that a node is gone, the trainer within seconds: so each node is
     asked directly. One that is only paused or busy still accepts a connection. Raises Unreachable.

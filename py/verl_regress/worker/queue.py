@@ -26,7 +26,7 @@ from verl_regress.jobs import find
 from verl_regress.jobs.launcher_lock import ENDED_IN_RAY, Launcher, launcher_of
 
 _LOOK_EVERY = 2.0  # seconds between two checks of the queue
-# Seconds for which a job whose launcher has not started keeps its position: Ray may have no room for it, or its
+# Seconds for which a job keeps its position although its launcher has not started: Ray may have no room for it, or its
 # submitter died before Ray got it.
 _LAUNCHER_SECONDS = 60.0
 _ENTRY = re.compile(r"\d{20}-(?P<devices>\d+)-(?P<ray_id>.+)")
@@ -86,7 +86,7 @@ class _Entry:
 
 
 def _others(job: JobDir, queue: Path) -> list[_Entry]:
-    """The other jobs of the queue in order. A job that is over, or whose launcher will not come, is removed."""
+    """The other jobs of the queue in order. Removes jobs that are over, and jobs that will get no launcher."""
     others = []
     for path in sorted(queue.iterdir()):
         entry = _ENTRY.fullmatch(path.name)

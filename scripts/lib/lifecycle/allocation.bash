@@ -14,7 +14,7 @@ allocation::set_knobs() {
   local slot
   allocation::_need_one "$1"
   slot=$((10#$SLURM_JOB_ID % 12000))
-  # Above the ports of Ray's workers (10002 to 19999), below those that the kernel hands out (32768 and above).
+  # Above the ports of Ray's workers (10002 to 19999), below the kernel's (32768 and above).
   allocation::_set_unless_given CLUSTER_NAME "slurm-${SLURM_JOB_ID}" GCS_PORT "$((20000 + slot))"
 }
 
@@ -72,8 +72,8 @@ allocation::keep() {
   mv -- "$1.$$" "$1"
 }
 
-# allocation::load_kept FILE: as allocation::load, from FILE. With a CLUSTER_NAME of the user's it may be another job's, which may still run:
-# nothing of that may be touched.
+# allocation::load_kept FILE: as allocation::load, from FILE. With a CLUSTER_NAME that the user gave it may belong to another job, which may
+# still run: do not touch anything of that.
 allocation::load_kept() {
   local job
   { read -r job _ALLOCATION_LIST && mapfile -t ALLOCATION_HOSTS; } <"$1"
@@ -155,8 +155,8 @@ allocation::_resolve() {
     done' resolve "${@:2}" 2>"${LOGIN_FILES}/${SLURM_JOB_ID}.addresses.said"
 }
 
-# allocation::gpus NODE: prints the ids of the GPUs that Slurm gave on its host, as SLURM_STEP_GPUS has them (srun(1)): those of the host. Not as
-# CUDA_VISIBLE_DEVICES, which counts from 0 where Slurm hides the other devices.
+# allocation::gpus NODE: prints the host's ids of the GPUs that Slurm gave there, as SLURM_STEP_GPUS has them (srun(1)).
+# CUDA_VISIBLE_DEVICES counts from 0 where Slurm hides the other devices.
 allocation::gpus() {
   local words=() said="${LOGIN_FILES}/${SLURM_JOB_ID}.$1.gpus.said"
   allocation::step words "$1"

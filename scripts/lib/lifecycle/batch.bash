@@ -42,7 +42,7 @@ batch::print() {
   printf ')\n'
   cat <<BODY
 
-set -m # make has a process group of its own, which one signal ends
+set -m # one signal ends make's whole process group
 make --no-print-directory ${goals} "\${knobs[@]}" &
 work=\$! stopped='' status=0; trap 'stopped=1; kill -TERM -- "-\$work"' TERM
 wait "\$work" || status=\$?

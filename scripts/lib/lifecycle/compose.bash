@@ -124,7 +124,8 @@ compose::run() {
   shift
   template=$(compose::_template)
   [[ $template == docker-compose.yaml ]] || files+=(--file "${REPO_DIR}/${template}")
-  compose::render "$engine" | CLUSTER_USER=$(stat -c %U -- "$WORKDIR") hosts::docker "$engine" compose --project-directory "$REPO_DIR" "${files[@]}" --file - "$@"
+  compose::render "$engine" | CLUSTER_USER=$(stat -c %U -- "$WORKDIR") \
+    hosts::docker "$engine" compose --project-directory "$REPO_DIR" "${files[@]}" --file - "$@"
 }
 
 # compose::ensure_up: all containers of this cluster run, with the current settings; those beyond WORKERS are removed. Before it
@@ -257,7 +258,7 @@ compose::_why() {
   fi
 }
 
-# compose::_need_idle WHY: no job runs on the cluster whose nodes `ended` would be removed.
+# compose::_need_idle WHY: no job runs on the cluster, because the nodes `ended` would be removed.
 compose::_need_idle() {
   local doing=() cure='wait for them'
   ((${#remade[@]} == 0)) || doing+=("Recreating $(compose::_joined "${remade[@]}")")
@@ -288,7 +289,8 @@ compose::names() { hosts::docker_all ps --all --format "{{.Names}} {{.Label \"${
 # compose::need_names: no container without our label has one of our names.
 compose::need_names() {
   local foreign
-  foreign=$(compose::names | awk 'NR == FNR { ours[$1]; next } NF == 1 && $1 in ours { print $1 }' <(node::list | sed "s/^/${CLUSTER_NAME}-/") -)
+  foreign=$(compose::names |
+    awk 'NR == FNR { ours[$1]; next } NF == 1 && $1 in ours { print $1 }' <(node::list | sed "s/^/${CLUSTER_NAME}-/") -)
   [[ -z $foreign ]] ||
     cli::die 1 "Containers with our names do not bear our label (${foreign//$'\n'/ }): they are not ours to touch; rename them, or set another CLUSTER_NAME."
 }

@@ -2,12 +2,12 @@
 # everything as it was except what we started there. lifecycle/ssh and lifecycle/srun add what differs:
 # nodes::_source (what lists the nodes), nodes::_where NODE, nodes::_path_cure, nodes::_address_cure, nodes::_token_shown,
 # nodes::_leave NODE (after Ray has ended there), nodes::shown; and in the transport existing_nodes::environment NODE,
-# existing_nodes::need_all (every node can be reached) and existing_nodes::forward ARRAY NODE LOCAL:HOST:PORT..., the argv that forwards ports of this
-# host to the node, as a user can type it.
+# existing_nodes::need_all (every node can be reached) and existing_nodes::forward ARRAY NODE LOCAL:HOST:PORT..., the argv that forwards
+# ports of this host to the node, as a user can type it.
 # shellcheck shell=bash
 
-# existing_nodes::command NODE ARGV...: the one string for a shell there: plain sh, which gives the command its environment, as compose does in
-# our own containers.
+# existing_nodes::command NODE ARGV...: the one string for a shell there: plain sh, which gives the command its environment, as compose
+# does in our own containers.
 existing_nodes::command() {
   local script word name
   script=$(existing_nodes::environment "$1")$'\n'

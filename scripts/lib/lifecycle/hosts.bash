@@ -1,7 +1,7 @@
-# lifecycle/hosts: the hosts of our containers where they are several (HOSTS_FILE). Each has an engine of its own, is reached by that
+# lifecycle/hosts: the hosts of our containers where they are several (HOSTS_FILE). Each has its own engine, is reached by that
 # engine's own remote access over ssh, and runs one node with the host's network: Ray's processes find each other by address, and a
 # driver attaches to the first raylet that has its address. Without HOSTS_FILE every function here means this host's engine. With the
-# word slurm in it they are those of the allocation that we are in. Here is which hosts there are, and how they are reached;
+# word slurm in it they are the hosts of our allocation. Here is which hosts there are, and how they are reached;
 # hosts_check and hosts_put have the rest.
 # shellcheck shell=bash
 
@@ -159,7 +159,7 @@ hosts::docker_all() {
   wait "${pids[@]}" || true
 }
 
-# hosts::lost: the hosts whose engine does not answer, one per line.
+# hosts::lost: the hosts without an engine that answers, one per line.
 hosts::lost() {
   local lost
   hosts::are_several || return 0

@@ -13,7 +13,8 @@ hosts::ensure_images() {
     [[ $(<"${dir}/${node}") == "$own" ]] || lacking+=("$node")
   done
   ((${#lacking[@]} == 0)) ||
-    log::while "carrying the image ${NODE_IMAGE} to the host of ${lacking[*]}" -- node::ask "$dir" "${lacking[*]}" hosts::_carry "${own%% *}"
+    log::while "carrying the image ${NODE_IMAGE} to the host of ${lacking[*]}" -- \
+      node::ask "$dir" "${lacking[*]}" hosts::_carry "${own%% *}"
 }
 
 hosts::_image_of() { hosts::docker "$1" image inspect --format '{{.Architecture}} {{.Created}} {{.RootFS.Layers}}' "$NODE_IMAGE"; }

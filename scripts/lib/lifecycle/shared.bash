@@ -1,4 +1,4 @@
-# lifecycle/shared: what the shared root must be able to do (docs/shared-root.md), tried in a directory of its own there, which is
+# lifecycle/shared: what the shared root must be able to do (docs/shared-root.md), tried in a separate directory there, which is
 # removed again.
 # shellcheck shell=bash
 

@@ -28,7 +28,7 @@ _TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.cluster"}}|{{index .Conf
 _TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.user"}}|{{index .Config.Labels "verl-regress.workdir"}}'
 readonly _TRANSPORT_LOOK
 
-# transport::_inspect: what the engines say of those of our containers that exist; of several hosts those that answer.
+# transport::_inspect: what the engines that answer say of our containers.
 transport::_inspect() {
   local names=() node pids=()
   mapfile -t names < <(node::list)

@@ -1,5 +1,5 @@
 # transport/srun: the hosts of a Slurm allocation, which SLURM_JOB_ID names. The head is on the first host, a worker on each other
-# one. Every command is a step of its own, which shares the hosts with all other steps; with NODES_CONTAINER in a container that is there.
+# one. Every command is a separate step, which shares the hosts with all other steps; with NODES_CONTAINER it runs in that container.
 # shellcheck shell=bash
 
 # transport::set_knobs: the knobs that follow from the allocation.
@@ -18,9 +18,9 @@ transport::exec() { srun::_run none "$@"; }
 
 transport::exec_in() { srun::_run all "$@"; }
 
-# srun::_run INPUT NODE ARGV...: the command's stderr has a channel of its own, apart from srun's own messages, which go to a file.
+# srun::_run INPUT NODE ARGV...: the command's stderr is separate from srun's own messages, which go to a file.
 # srun reports the exit status of a command that has ended; without that report the status is srun's. Of a step that is cancelled
-# Slurm kills one process after the other: a shell whose child was killed first may still end by itself, with 137. What Slurm
+# Slurm kills one process after the other: if a shell's child was killed first, the shell may still end by itself, with 137. What Slurm
 # writes to the command's stderr then tells it from a command that was killed alone.
 srun::_run() {
   local input=$1 node=$2 said status=0 words=()
@@ -32,7 +32,8 @@ srun::_run() {
     exec {out}>&1
     {
       exec {own}>&1 1>&"$out" {out}>&-
-      exec "${words[@]}" --input="$input" --error="/dev/fd/${own}" --open-mode=append "${SRUN_CONTAINER[@]}" /bin/sh -c "$(existing_nodes::command "$@")" 2>"$said"
+      exec "${words[@]}" --input="$input" --error="/dev/fd/${own}" --open-mode=append "${SRUN_CONTAINER[@]}" \
+        /bin/sh -c "$(existing_nodes::command "$@")" 2>"$said"
     } | tee -- "${said}.own" >&2 {out}>&-
     exit "${PIPESTATUS[0]}" # errexit is off before `||`
   ) || status=$?
@@ -60,7 +61,8 @@ transport::spawn() {
   (
     srun::_close_files
     # Slurm sends SIGTERM to the whole step: if the shell ended of it, Slurm would kill the others at once.
-    exec setsid "${words[@]}" --input=all "${SRUN_CONTAINER[@]}" /bin/sh -c "trap '' TERM; $(existing_nodes::command "$node" python3 - "$@")"
+    exec setsid "${words[@]}" --input=all "${SRUN_CONTAINER[@]}" \
+      /bin/sh -c "trap '' TERM; $(existing_nodes::command "$node" python3 - "$@")"
   ) <"${REPO_DIR}/py/verl_regress/cluster/subreaper.py" >"$said" 2>&1 &
   _SRUN_SPAWNING=$!
   wait::until "$CLUSTER_TIMEOUT" srun::_is_spawning_over grep -qx started "$said" || status=$?
