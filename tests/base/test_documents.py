@@ -1,4 +1,4 @@
-"""Documents that must be accepted unchanged; refusals are in tests/submit/test_refusals.py."""
+"""Documents that must be accepted unchanged; refusals are in tests/submit/test_submit_refusals.py."""
 
 from pathlib import Path
 

@@ -38,7 +38,7 @@ def submit_with(submit, monkeypatch):
 
     def submit_with(*args, values=VALUES, spec=NAMED, front=None):
         front = sent(values) if front is None else front
-        monkeypatch.setattr("conftest.tar", lambda files: io.BytesIO(front + tar(files).read()))
+        monkeypatch.setattr("shared_fixtures.tar", lambda files: io.BytesIO(front + tar(files).read()))
         return submit("--secrets", "--cluster=mine", "--submission-id=me", *args, spec=spec)
 
     return submit_with

@@ -1,7 +1,10 @@
 #!/usr/bin/env bats
 # House rules for tests.
 
-setup() { load rules_helper; }
+setup() {
+  load ../test_helper
+  load rules_helper
+}
 
 # long_names FILE...: the names of tests that have more than 80 characters; prints how many names there are.
 long_names() {
@@ -24,4 +27,24 @@ long_names() {
   printf 'def test_%s():\nasync def test_%s(a, b):\n' "${long:6}" "${long:5}" >"${BATS_TEST_TMPDIR}/test_a.py"
   run long_names "${BATS_TEST_TMPDIR}/a.bats" "${BATS_TEST_TMPDIR}/test_a.py"
   [[ $status == 0 && $output == "${long}"$'\n'"test_${long:5}" ]]
+}
+
+@test "a pytest file is named after the module that it tests, and what it tests of it" {
+  rules::files 'tests/*/test_*.py' 'judge/tests/test_*.py'
+  rules::leave_out '^judge/tests/test_distribution\.py$' # of the judge's pyproject.toml
+  for file in "${FILES[@]}"; do
+    folder=${file%/*} module=${file##*/test_}
+    case $folder in
+      judge/tests) folder=judge/verl_verdict ;;
+      tests/rehearsal) folder=rehearsal/verl_rehearsal ;;
+      tests/hooks) folder=py/hooks ;;
+      tests/dev) folder=scripts/dev ;;
+      *) folder=py/verl_regress/${folder#tests/} ;;
+    esac
+    module=${module%.py}
+    until [[ -e ${folder}/${module}.py ]]; do
+      [[ $module == *_* ]] || fail "${file} is named after no module of ${folder}"
+      module=${module%_*}
+    done
+  done
 }

@@ -155,7 +155,7 @@ def planted(submit, monkeypatch):
     """Submits a JobSpec as a session does, with one secret more than it names."""
 
     def planted(values, spec=SPEC):
-        monkeypatch.setattr("conftest.tar", lambda files: io.BytesIO(sent(values) + tar(files).read()))
+        monkeypatch.setattr("shared_fixtures.tar", lambda files: io.BytesIO(sent(values) + tar(files).read()))
         return submit("--secrets", f"--secret={CANARY}", "--cluster=mine", "--submission-id=me", spec=spec)
 
     return planted

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[1]
 # Two nodes. The knobs' origins are those of env::load.
 LINES = """
 source scripts/lib/regress.bash
