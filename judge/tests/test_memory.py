@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from verdict_runs import edit, generator, session
 
-from verl_verdict import memory
+from verl_verdict import judge, memory
 from verl_verdict.records import Memory, Process
 from verl_verdict.verdicts import Word
 
@@ -125,7 +125,35 @@ def test_memory_of_gpus_is_judged_beside_where_verl_recorded_it():
     verdict = memory.case(a, b)
     assert verdict.word is Word.REGRESSED
     assert verdict.reason.startswith("torch allocates on a GPU at most 40.")
-    assert [row.finding for row in verdict.rows] == ["same", "same", "regressed"]
+    assert [row.finding for row in verdict.rows[:3]] == ["same", "same", "regressed"]
+
+
+def on_a_gpu(by, pairs=6, steps=30):
+    """Plain records in which the memory on a GPU grows by so many GB a step with B."""
+    a, b = session(generator(6), pairs, steps=steps)
+    return [
+        [edit(run, "actor/perf/max_memory_allocated_gb", lambda step, _, grows=grows: 40.0 + 0.01 * (step % 2) + grows * step) for run in side]
+        for side, grows in ((a, 0.0), (b, by))
+    ]  # fmt: skip
+
+
+def test_of_plain_records_the_memory_on_a_gpu_is_judged():
+    assert memory.case(*on_a_gpu(0.0)).word is Word.SAME
+    verdict = memory.case(*on_a_gpu(0.1))
+    assert verdict.word is Word.REGRESSED
+    assert [row.summary for row in verdict.rows] == [
+        "perf/max_memory_allocated_gb, peak in GB",
+        "memory on a GPU, growth in MB per step",
+    ]
+    assert (
+        "the memory on a GPU grows by 0 MB a step with A and by 100 MB with B (the margin is 40 MB)" in verdict.reason
+    )
+
+
+@pytest.mark.parametrize(("by", "is_noted"), [(0.1, True), (0.03, False), (-0.1, False)])
+def test_growth_on_a_gpu_is_noted_where_memory_is_not_judged(by, is_noted):
+    said = "the memory on a GPU grows by 0 MB a step with A and by 100 MB with B: judge it with --memory"
+    assert (said in judge.case(*on_a_gpu(by)).notes) is is_noted
 
 
 @pytest.mark.parametrize(

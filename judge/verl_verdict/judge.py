@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from verl_verdict import comparable, diagnosis, exact, gate, metrics, outliers, pairing, sampled
+from verl_verdict import comparable, diagnosis, exact, gate, memory, metrics, outliers, pairing, sampled
 from verl_verdict.diagnosis import Diagnosis, listed
 from verl_verdict.errors import BadInput
 from verl_verdict.exact import Comparison, OneSided, Outcome
@@ -247,6 +247,8 @@ def _notes(
         found.append(
             "one side ran verl's V0 trainer and the other one V1: they define */clip_ratio in another way, so it is not compared"
         )
+    if grows := memory.gpu_grows(runs_a, runs_b):
+        found.append(grows)
     found += [
         f"B does not repeat itself with seed {pair.seed}" for pair in paired.pairs if exact.repeats(pair.b) is False
     ]

@@ -23,11 +23,11 @@ from verl_verdict.verdicts import Verdict, Word
 
 PEAK = "memory of all processes, peak in GB"
 GPU = "perf/max_memory_allocated_gb"
-_GROWTH = "memory of all processes, growth in MB per"
 _GB, _MB = 1e9, 1e6
 _SHORTEST = 10.0  # seconds of records after the warm-up: in less, growth and the ups and downs of a step look alike
 _POINTS = 200  # of the sum, evenly spaced, for the slope
 _LATER = {"step": 100.0, "minute": 60.0}  # growth matters by what it comes to: in so many steps or minutes
+_FEWEST_STEPS = 3  # for a growth per step
 _SMALLEST_SHARE = 0.02  # of the peak: processes with less are not listed
 _HOW = "the largest sum over a run's processes, and its slope after the first third"
 
@@ -96,8 +96,35 @@ def _total(processes: Sequence[Process], times: Array) -> Array:
 
 def gpu_peak(run: Run) -> float | None:
     """The most bytes that torch allocated on a GPU, as verl recorded it; None without."""
-    values = [value * _GB for name, each in run.series.items() if name.endswith(GPU) for value in each.values()]
-    return max((value for value in values if math.isfinite(value) and value > 0), default=None)
+    return max(_on_gpu(run).values(), default=None)
+
+
+def _on_gpu(run: Run) -> dict[int, float]:
+    """At each step the most bytes that torch had allocated on a GPU until then, in the worker that had most."""
+    found: dict[int, float] = {}
+    for values in (each for name, each in run.series.items() if name.endswith(GPU)):
+        for step, value in values.items():
+            if math.isfinite(value) and value > 0:
+                found[step] = max(found.get(step, 0.0), value * _GB)
+    return found
+
+
+def gpu_growth(run: Run) -> float | None:
+    """Bytes per step on a GPU, without the first third of the steps; None if they are too few."""
+    course = sorted(_on_gpu(run).items())
+    after = course[math.ceil(len(course) / 3) :]
+    if len(after) < _FEWEST_STEPS:
+        return None
+    steps, sizes = zip(*after, strict=True)
+    return float(theilslopes(sizes, steps).slope)
+
+
+def gpu_grows(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> str | None:
+    """What is said where the memory is not judged: that on a GPU it grows more with B than with A, by what matters. Else None."""
+    a, b = ([each for run in runs if (each := gpu_growth(run)) is not None] for runs in (runs_a, runs_b))
+    if not (a and b) or not (mean(b) - mean(a)) * _LATER["step"] > cost.FLOORS["gpu"] * _level(gpu_peak, runs_a):
+        return None
+    return f"the memory on a GPU grows by {mean(a) / _MB:.3g} MB a step with A and by {mean(b) / _MB:.3g} MB with B: judge it with --memory"
 
 
 def shares(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[Share]:
@@ -129,17 +156,24 @@ def unusable(run: Run) -> str | None:
         return f"'{run.name}' has no record of the memory of {run.memory.lacking[0]}{more}"
     if not (peak(run) or 0) > 0:
         return f"'{run.name}' recorded a memory of 0"
-    if run.failure or run.unfinished:
-        return f"'{run.name}' did not run to its end ({run.failure or run.unfinished}), so its memory shows nothing"
+    if ended := _not_ended(run):
+        return ended
     if growth(run) is None:
         return f"'{run.name}' has less than {_SHORTEST:.0f} s of memory records after its warm-up, too few to see growth: train more steps"
     return None
 
 
+def _not_ended(run: Run) -> str | None:
+    why = run.failure or run.unfinished
+    return f"'{run.name}' did not run to its end ({why}), so its memory shows nothing" if why else None
+
+
 def case(runs_a: Sequence[Run], runs_b: Sequence[Run], *, name: str = "memory", profile: str | None = None) -> Verdict:
-    """The verdict on the memory of B."""
+    """The verdict on the memory of B. Of plain records it is that on a GPU, if verl recorded it."""
     runs = [*runs_a, *runs_b]
-    said = next((each for run in runs if (each := unusable(run))), None) or _other_steps(runs)
+    is_plain = all(gpu_peak(run) and not run.memory.attempts for run in runs)
+    why = _not_ended if is_plain else unusable
+    said = next((each for run in runs if (each := why(run))), None) or _other_steps(runs)
     if said:
         return Verdict(name, Word.INCONCLUSIVE, said, workload=runs_a[0].workload, how=_HOW)
     base = Verdict(name, Word.INCONCLUSIVE, "", runs_a[0].workload, _HOW, notes=tuple(_notes(runs_a, runs_b)))
@@ -160,13 +194,24 @@ def _notes(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[str]:
 
 
 def _quantities(runs: Sequence[Run], of_a: Sequence[Run], floor: float) -> list[Quantity]:
-    """The peak, the growth and, where verl recorded it, the peak on a GPU."""
-    found = [_peak(PEAK, "all processes together need at most", peak, floor)]
-    if of_a:
-        found.append(_growth(unit_of(runs), mean(peak(run) or math.nan for run in of_a), floor))
+    """The peak and the growth of all processes, and of what torch allocates on a GPU: as far as all runs have them."""
+    found = []
+    if all(run.memory.attempts for run in runs):
+        unit = unit_of(runs)
+        found.append(_peak(PEAK, "all processes together need at most", peak, floor))
+        if of_a:
+            found.append(
+                _growth("memory of all processes", unit, _level(peak, of_a), lambda run: growth_per(run, unit), floor)
+            )
     if all(gpu_peak(run) for run in runs):
         found.append(_peak(f"{GPU}, peak in GB", "torch allocates on a GPU at most", gpu_peak, floor))
+        if of_a and all(gpu_growth(run) is not None for run in runs):
+            found.append(_growth("memory on a GPU", "step", _level(gpu_peak, of_a), gpu_growth, floor))
     return found
+
+
+def _level(of: Callable[[Run], float | None], runs: Sequence[Run]) -> float:
+    return mean(of(run) or math.nan for run in runs)
 
 
 def _peak(name: str, what: str, of: Callable[[Run], float | None], floor: float) -> Quantity:
@@ -186,19 +231,17 @@ def _peak(name: str, what: str, of: Callable[[Run], float | None], floor: float)
     )
 
 
-def _growth(unit: str, level: float, floor: float) -> Quantity:
+def _growth(what: str, unit: str, level: float, of: Callable[[Run], float | None], floor: float) -> Quantity:
     """What the growth of many steps would come to, as a share of A's peak `level`: a leak is small in a short run and fatal in a long one."""
     later = _LATER[unit]
     to_mb = level / later / _MB
 
     def few(a: float, b: float) -> str:
-        return (
-            f"the memory of all processes grows by {a * to_mb:.3g} MB a {unit} with A and by {b * to_mb:.3g} MB with B"
-        )
+        return f"the {what} grows by {a * to_mb:.3g} MB a {unit} with A and by {b * to_mb:.3g} MB with B"
 
     return Quantity(
-        name=f"{_GROWTH} {unit}",
-        of=lambda run: (growth_per(run, unit) or 0.0) * later / level,
+        name=f"{what}, growth in MB per {unit}",
+        of=lambda run: (of(run) or 0.0) * later / level,
         floor=floor,
         few=few,
         summary=lambda a, b, margin: f"{few(a, b)} (the margin is {margin * to_mb:.3g} MB)",
