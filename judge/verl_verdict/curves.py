@@ -156,16 +156,16 @@ def _runs_of_b(count: int, of: int, verb: str) -> str:
 
 def summary(shown: Sequence[Curve]) -> str:
     """What happened in a case, since when and in how many runs; empty if nothing tells."""
-    told = [curve for curve in shown if curve.story]
-    marked = [curve for curve in told if curve.mark is not None]
-    if not told:
+    said = [curve for curve in shown if curve.story]
+    marked = [curve for curve in said if curve.mark is not None]
+    if not said:
         return ""
-    what = f"{_BAND} B leaves it" if told[0].band else "B differs from A"
+    what = f"{_BAND} B leaves it" if said[0].band else "B differs from A"
     if not marked:
-        return f"{what} in none of {counted(len(told), 'metric')}."
+        return f"{what} in none of {counted(len(said), 'metric')}."
     first = min(marked, key=lambda curve: curve.mark or 0)
     since = f"{first.metric}: {first.story[0].lower()}{first.story[1:]}"
-    return f"{what} in {len(marked)} of {counted(len(told), 'metric')}, first in {since}"
+    return f"{what} in {len(marked)} of {counted(len(said), 'metric')}, first in {since}"
 
 
 def of_metric(name: str, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Curve:
