@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 REPO = Path(__file__).parents[1]
 # Two nodes. The knobs' origins are those of env::load.
 LINES = """

@@ -11,7 +11,8 @@ suite::unit() { suite::_bats unit unit "${PARALLEL[@]}" --filter-tags '!slow'; }
 suite::unit-slow() { suite::_bats unit unit-slow --jobs "$SLOW_JOBS" --no-parallelize-within-files --filter-tags slow; }
 suite::contract() { suite::_bats contract contract "${WITHIN_FILE[@]}"; }
 suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
-suite::container() { suite::_bats container container; } # one machine, one cluster at a time
+suite::container() { suite::_bats container container; } # one cluster at a time, in this suite and in the next two
+suite::platforms() { suite::_bats platforms platforms; }
 suite::py() { suite::_pytest py -m 'not slow'; }
 suite::py-slow() { suite::_pytest py-slow -m slow --numprocesses "$SLOW_JOBS"; }
 suite::faults() {
@@ -35,7 +36,7 @@ suite::_pytest() { .venv/bin/pytest --numprocesses "$(nproc)" --dist worksteal -
 suite::run() {
   local status=0
   rm -f -- "${REPORTS}/$1".*
-  [[ $1 == @(container|faults) ]] || local -x TMPDIR=$2
+  [[ $1 == @(container|platforms|faults) ]] || local -x TMPDIR=$2
   ("suite::$1") || status=$?
   printf '%d\n' "$status" >"${REPORTS}/$1.status"
 }

@@ -5,6 +5,7 @@
 #   scripts/dev/test.sh unit py          only these
 #   scripts/dev/test.sh unit-slow py-slow   the slow ones: files that take seconds, property tests, a kill or a signal at every step
 #   scripts/dev/test.sh container        real containers on a real engine
+#   scripts/dev/test.sh platforms        the same on podman, ssh, several hosts and Slurm
 #   scripts/dev/test.sh faults           faults on them; 'make -C maintain faults' also adds their records to its page
 #
 # The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed.
@@ -13,7 +14,7 @@
 #
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/PACKAGE/test_NAME.py.
 source "$(dirname "$0")/../lib/regress.bash"
-cli::begin_with 'lint unit contract rules py unit-slow py-slow container faults ...' "$@"
+cli::begin_with 'lint unit contract rules py unit-slow py-slow container platforms faults ...' "$@"
 env::check
 source "${REPO_DIR}/scripts/dev/memory.bash"
 source "${REPO_DIR}/scripts/dev/suite.bash"

@@ -8,6 +8,8 @@ from shared_fixtures import write
 
 from verl_regress.base.layout import JobDir
 
+pytestmark = pytest.mark.slow
+
 FILES = ("config/resolved.json", "state/submitted", "state/ended", "logs/driver.log", "logs/metrics.jsonl")
 
 

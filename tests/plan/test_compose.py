@@ -250,8 +250,17 @@ def test_the_devices_that_the_job_will_take(snapshot, overrides, resource, count
     assert (devices.resource, devices.count) == (resource, count)
 
 
-@pytest.mark.parametrize("key", ["total_training_steps", "total_epochs", "nnodes", "n_gpus_per_node"])
-@pytest.mark.parametrize("value", ["0", "-1", "abc", "1.5", "True", "[1]"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("total_training_steps", "0"),
+        ("total_epochs", "-1"),
+        ("nnodes", "abc"),
+        ("n_gpus_per_node", "1.5"),
+        ("nnodes", "True"),
+        ("nnodes", "[1]"),
+    ],
+)
 def test_a_count_that_is_no_whole_number_of_at_least_1_is_refused(snapshot, key, value):
     assert refusal(snapshot, f"++trainer.{key}={value}") == (
         f"The override '++trainer.{key}={value}' (from OVERRIDES) is not usable: trainer.{key} must be a whole number of at least 1."

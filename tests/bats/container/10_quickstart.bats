@@ -61,11 +61,14 @@ setup() {
   compgen -G "${JOB_DIR}/checkpoints/global_step_10/critic/model_world_size_2_rank_*.pt"
 }
 
-@test "the training actors ran on both workers, by Ray's own word" {
+@test "the actors ran on both workers, and each proved its code, by Ray's own word" {
   job=$(container::api "/api/jobs/${JOB}" | jq -r .job_id)
   nodes=$(container::api '/api/v0/nodes?detail=1' | jq '[.data.result.result[] | {(.node_id): .node_ip}] | add')
   places=$(container::api "/api/v0/actors?detail=1&limit=1000&filter_keys=job_id&filter_predicates=%3D&filter_values=${job}" |
     jq -r --argjson nodes "$nodes" '.data.result.result[] | select(.class_name | endswith("WorkerDict")) | $nodes[.node_id]' | sort)
+  actors=$(container::api "/api/v0/actors?detail=1&limit=1000&filter_keys=job_id&filter_predicates=%3D&filter_values=${job}" |
+    jq '[.data.result.result[] | select(.pid > 0)] | length')
+  [[ $(jq -c '[.passed, .actors]' "${JOB_DIR}/state/identity") == "[true,${actors}]" ]] || fail "${actors} actors, $(<"${JOB_DIR}/state/identity")"
   [[ $places == "$(printf '%s\n' "$(container::ip worker-0)" "$(container::ip worker-1)" | sort)" ]] || fail "actors ran on: ${places}"
 }
 
@@ -89,6 +92,13 @@ setup() {
   metadata=$(container::api "/api/jobs/${JOB}" | jq -c .metadata)
   [[ $(jq -r .submitted_from_container <<<"$metadata") == "$(docker inspect --format '{{.Id}}' "${CLUSTER_NAME}-head")" ]]
   [[ $(jq -r .submitted_from_ip <<<"$metadata") == "$(container::ip head)" ]]
+}
+
+@test "make status: the nodes and the job, and where it ran" {
+  run make --no-print-directory status
+  assert_line 'profile cpu \(rehearsal: no GPU\), cluster vrtest-quick'
+  assert_line 'head +[0-9.]+ +ALIVE +0 +0 +0'
+  assert_line "${JOB} +codeA +SUCCEEDED +worker-[01] \([0-9.]+\)"
 }
 
 @test "the token is readable by its owner alone, and in no file of the job" {

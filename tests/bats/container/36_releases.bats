@@ -4,9 +4,12 @@
 
 setup_file() {
   load container_helper
+  local version pids=()
   for version in 0.7.1 0.8.0 0.9.1; do
-    .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-compile --target "${BATS_FILE_TMPDIR}/${version}" "verl==${version}"
+    .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-compile --target "${BATS_FILE_TMPDIR}/${version}" "verl==${version}" 3>&- &
+    pids+=("$!")
   done
+  for pid in "${pids[@]}"; do wait "$pid"; done
 }
 
 setup() { load container_helper; }

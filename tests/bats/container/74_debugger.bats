@@ -1,33 +1,35 @@
 #!/usr/bin/env bats
-# Looking in: the dashboard, the way there, and a job that waits in a breakpoint of its reward function.
+# Looking in: the dashboard, the way there, and a GRPO that waits in a breakpoint of the user's reward function, and then trains.
 
 setup_file() {
   load container_helper
   container::use quick 18265
   container::cluster
-  # Stops once, however many processes ask for a score; the score is 1 only if a debugger says so.
+  # Stops once, however many processes ask for a score. No score of verl's own functions is between 0 and 1.
   cat >"${WORKDIR}/shared/user/code/stops.py" <<'PYTHON'
 import os
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **_):
+    score = len(solution_str) % 8 / 10
     try:
         os.close(os.open(os.environ["VERL_REGRESS_JOB_DIR"] + "/stopped", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
-        return 0.5
+        return score
     seen = ["nobody"]
     breakpoint()
     with open(os.environ["VERL_REGRESS_JOB_DIR"] + "/stopped", "w") as file:
         file.write(seen[0])
-    return 0.5
+    return score
 PYTHON
   # shellcheck disable=SC2016  # filled in by the helper
   printf '%s\n' 'workload: grpo' 'reward_fn_path: ${shared_root}/user/code/stops.py' \
-    'trainer_overrides: [trainer.total_training_steps=1, trainer.nnodes=1]' >"${BATS_FILE_TMPDIR}/stops.yaml"
+    'trainer_overrides: [trainer.total_training_steps=2, trainer.save_freq=2]' >"${BATS_FILE_TMPDIR}/stops.yaml"
 }
 
 setup() {
   load container_helper
+  load weights
   source scripts/lib/wait.bash
 }
 
@@ -68,7 +70,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   STALL_TIMEOUT=900 JOB=stops scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/printed" 2>&1 3>&- &
   follower=$!
   wait::until 240 - waits stops || fail "$(tail -n 20 "$(job_dir stops)/logs/driver.log")"
-  place='user/code/stops\.py:10'
+  place='user/code/stops\.py:11'
 
   run make --no-print-directory debugger JOB=stops
   assert_status 0
@@ -76,7 +78,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   node=$(grep -oE 'worker-[01]' <<<"$listed" | sed -n 1p)
   port=$(grep -oE "$(container::ip "$node"):[0-9]+" <<<"$listed" | cut -d: -f2)
   assert_line "ssh -N( -p [0-9]+)? -L 5678:$(container::ip "$node"):${port} .*"
-  attach=$(grep '^{"name": "stops stops.py:10"' <<<"$output")
+  attach=$(grep '^{"name": "stops stops.py:11"' <<<"$output")
   [[ $(jq -r .connect.port <<<"$attach") == 5678 ]]
   # Ray's own word for it: that worker is paused, and its debugger has that port.
   [[ $(container::api '/api/v0/workers?detail=1&limit=1000' | jq "[.data.result.result[] | select(.num_paused_threads > 0) | .debugger_port]") == *"$port"* ]]
@@ -94,7 +96,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
 
   run .venv/bin/python tests/bats/container/dap.py "$(jq --arg host "$(container::ip "$node")" --argjson port "$port" '.connect = {host: $host, port: $port}' <<<"$attach")" 'seen[0] = "attached"'
   assert_status 0
-  assert_line "compute_score .*/stops\.py:1[01]"
+  assert_line "compute_score .*/stops\.py:1[12]"
   container::ended "$follower" "${BATS_TEST_TMPDIR}/printed"
   assert_status 0
   assert_line ' +stops has left the breakpoint and continues'
@@ -102,4 +104,16 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   [[ $(<"$(job_dir stops)/stopped") == attached ]]
   run make --no-print-directory debugger JOB=stops
   assert_line 'error   stops is over \(SUCCEEDED\), so it waits in no breakpoint: submit it again\.'
+}
+
+@test "GRPO: two steps with the user's reward function, without a critic" {
+  job=$(job_dir stops)
+  [[ $(jq -s 'all(.data["critic/vf_loss"] == null and .data["actor/kl_loss"] != null)' "${job}/logs/metrics.jsonl") == true ]]
+  [[ $(jq -s 'map(.data["critic/score/max"] | . > 0 and . < 1)' -c "${job}/logs/metrics.jsonl") == '[true,true]' ]]
+  weights::changed "$job" || fail 'no weights changed'
+  compgen -G "${job}/checkpoints/global_step_2/actor/*"
+  [[ ! -e ${job}/checkpoints/global_step_2/critic && $(jq .actors_by_class.TaskRunnerV1 "${job}/state/identity") == 1 ]]
+  JOB=stops run scripts/53_fidelity.sh
+  assert_status 0
+  assert_line 'ok      groups whose answers differ: [1-9][0-9]* of the first [1-9][0-9]* .*'
 }

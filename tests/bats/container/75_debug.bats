@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Debug bundles, both ways to submit, stopping; then make gc on what these jobs leave.
+# A job whose data are not there, submitted in both ways: how it ends, and its debug bundles; then make gc on what these jobs leave.
 
 setup_file() {
   load container_helper
@@ -35,6 +35,7 @@ whole() {
   OVERRIDES=$FAILS SUBMISSION_ID=sent-sdk scripts/44_submit_sdk.sh jobspecs/ppo.yaml
   JOB=sent-cli run scripts/52_wait.sh
   assert_status 3
+  printf '%s\n' "$output" >"${BATS_FILE_TMPDIR}/waited"
   JOB=sent-sdk run scripts/52_wait.sh
   assert_status 3
   for job in sent-cli sent-sdk; do
@@ -49,14 +50,31 @@ whole() {
   assert_line '>     "submitted_via": "sdk",?'
 }
 
-@test "bundles at submission, at RUNNING and on failure, each within a second" {
+@test "a job that fails in verl is FAILED, exit 3, and its cause is in every list" {
+  output=$(<"${BATS_FILE_TMPDIR}/waited")
+  why='FileNotFoundError: .*/no/such\.parquet.*, before the first step\)'
+  assert_line "error   sent-cli FAILED \(the trainer ended with exit status 1: ${why}\): read .*"
+  assert_line '        \| FileNotFoundError: .*/no/such\.parquet.*'
+  run make --no-print-directory logs JOB=sent-cli
+  assert_line 'MVP_PRECHECK_MARKER: codeA'
+  run make --no-print-directory jobs
+  assert_line "sent-cli +ppo +codeA +FAILED +1 +0 +20.*Z  ${why}"
+  run make --no-print-directory status
+  assert_line "sent-cli +codeA +FAILED +.*  ${why}"
+  for script in 50_status 58_jobs; do
+    cause=$(JSON=1 "scripts/${script}.sh" 2>/dev/null | jq -c '.jobs[] | select(.submission_id == "sent-cli").cause | [.type, .step]')
+    [[ $cause == '["FileNotFoundError",null]' ]] || fail "${script} says ${cause}"
+  done
+}
+
+@test "bundles at submission, at RUNNING and on failure, each within seconds" {
   local moments=() bundle
   for phase in submitted running failed; do
     bundle=$(bundle_of sent-cli "$phase")
     whole "$bundle"
     moments+=("$(jq -r .asked "$bundle/bundle.json")")
     printf '# %s: %s s\n' "$phase" "$(jq .seconds "$bundle/bundle.json")" >&3
-    [[ $(jq '.seconds < 2' "$bundle/bundle.json") == true ]]
+    [[ $(jq '.seconds < 5' "$bundle/bundle.json") == true ]] # a tenth of it if nothing else runs
   done
   [[ ${moments[0]} < ${moments[1]} && ${moments[1]} < ${moments[2]} ]]
   bundle=$(bundle_of sent-cli running)
@@ -66,12 +84,12 @@ whole() {
 
 @test "a failed job leaves the tails of its logs, of every node, at that moment" {
   bundle=$(bundle_of sent-cli failed)
-  grep -q '/no/such.parquet' "${bundle}/logs/driver.log"
+  grep -q /no/such.parquet "${bundle}/logs/driver.log"
   ray_id=$(container::api /api/jobs/sent-cli | jq -r .job_id)
   compgen -G "${bundle}/logs/worker-*/worker-*-${ray_id}-*.err" >/dev/null || fail 'no log of the process that failed'
   for node in head worker-0 worker-1; do [[ -s ${bundle}/logs/${node}/raylet.out ]] || fail "$node"; done
   ended=$(jq -r .time "$(job_dir sent-cli)/state/ended")
-  (($(date -d "$(jq -r .asked "$bundle/bundle.json")" +%s) - $(date -d "$ended" +%s) <= 2))
+  (($(date -d "$(jq -r .asked "$bundle/bundle.json")" +%s) - $(date -d "$ended" +%s) <= 10))
 }
 
 @test "make debug bundles a finished job, in a tar of everything but its checkpoints" {
@@ -81,38 +99,6 @@ whole() {
   list=$(tar -tzf "$tar")
   for part in config/resolved.json state/ended logs/driver.log; do grep -qxF "sent-cli/${part}" <<<"$list" || fail "$part"; done
   grep -qE '^sent-cli/debug/[0-9TZ]+-failed/nodes.json$' <<<"$list"
-}
-
-@test "make stop ends a running job, which leaves no process, and then skips it" {
-  job=$(SUBMISSION_ID=to-stop scripts/40_submit_ppo_epoch1.sh 2>/dev/null)
-  # Its driver has reached Ray: from here on it has processes on both workers.
-  run timeout 60 bash -c "source scripts/lib/wait.bash; driver_is_known() { [[ -s '$(job_dir to-stop)/logs/driver.log' ]] && grep -q TaskRunner '$(job_dir to-stop)/logs/driver.log'; }; wait::until 60 - driver_is_known"
-  assert_status 0
-  run make --no-print-directory stop JOB="$job"
-  assert_status 0
-  assert_line 'changed to-stop was RUNNING, is STOPPED \(Job was intentionally stopped\.\)'
-  [[ $(jq -r .status "$(job_dir to-stop)/state/observed") == STOPPED && -s $(job_dir to-stop)/state/ended ]]
-  whole "$(bundle_of to-stop ended)"
-  ray_id=$(container::api /api/jobs/to-stop | jq -r .job_id)
-  [[ $(container::api "/api/v0/actors?detail=1&limit=1000" | jq "[.data.result.result[] | select(.job_id == \"${ray_id}\" and .state != \"DEAD\")] | length") == 0 ]]
-  run make --no-print-directory stop JOB="$job"
-  assert_status 0
-  assert_line 'skip    to-stop is over: STOPPED \(Job was intentionally stopped\.\)'
-  JOB=to-stop run scripts/52_wait.sh
-  assert_status 4
-}
-
-@test "make stop ends a job that waits for resources, and it never runs" {
-  printf '%s\n' 'workload: ppo' 'resources: {entrypoint_resources: {worker_node: 1000}}' >"${BATS_TEST_TMPDIR}/big.yaml"
-  SUBMISSION_ID=too-big scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/big.yaml"
-  run make --no-print-directory stop JOB=too-big
-  assert_status 0
-  assert_line 'changed too-big was PENDING, is STOPPED \(stopped while it waited for resources\)'
-  run make --no-print-directory status
-  assert_line 'too-big +codeA +STOPPED +- +stopped while it waited for resources'
-  [[ $(container::api /api/jobs/too-big | jq -r .status) != PENDING ]]
-  JOB=too-big run scripts/52_wait.sh
-  assert_status 4
 }
 
 # listing DIR: every file there with its content, except the record of who observed the job.
@@ -168,7 +154,7 @@ listing() { (cd "$1" && find . -type f ! -path './state/observed' -print0 | sort
 @test "Ray's token is in no file that a job left, bundles and tars included" {
   token=$(<"${WORKDIR}/secrets/vrtest-quick.token")
   [[ ${#token} == 64 ]]
-  for job in sent-cli sent-sdk to-stop too-big; do
+  for job in sent-cli sent-sdk; do
     run grep -rlF "$token" "$(job_dir "$job")"
     [[ $status == 1 ]] || fail "$job"
   done

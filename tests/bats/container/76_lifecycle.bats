@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The life of a job on a real cluster: resumed, followed by a wait that is cut off, and stopped with all its processes. Listed while the
-# cluster is down: 79_cluster.bats; retried: 95_readme.bats.
+# The life of a job on a real cluster: stopped while it trains, resumed, followed by a wait that is cut off, stopped while it waits. Listed
+# while the cluster is down: 79_cluster.bats; retried: 95_readme.bats.
 
 setup_file() {
   load container_helper
@@ -36,11 +36,24 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             os.kill(int(path.parent.name), int(sys.argv[1]))' "$@"
 }
 
-@test "make resume continues from the newest checkpoint, and keeps the first attempt" {
+@test "make stop ends a running job, which leaves no process, and then skips it" {
   job=$(SUBMISSION_ID=half OVERRIDES='trainer.total_epochs=99 trainer.total_training_steps=400 trainer.save_freq=2' scripts/42_submit_sft_minimal.sh 2>/dev/null)
   await 180 test -s "$(job_dir "$job")/checkpoints/latest_checkpointed_iteration.txt"
+  run make --no-print-directory stop JOB="$job"
+  assert_status 0
+  assert_line 'changed half was RUNNING, is STOPPED \(Job was intentionally stopped\.\)'
+  [[ $(jq -r .status "$(job_dir half)/state/observed") == STOPPED && -s $(job_dir half)/state/ended ]]
+  compgen -G "$(job_dir half)/debug/*Z-ended/bundle.json"
+  ray_id=$(container::api /api/jobs/half | jq -r .job_id)
+  [[ $(container::api "/api/v0/actors?detail=1&limit=1000" | jq "[.data.result.result[] | select(.job_id == \"${ray_id}\" and .state != \"DEAD\")] | length") == 0 ]]
   run make --no-print-directory stop JOB=half
   assert_status 0
+  assert_line 'skip    half is over: STOPPED \(Job was intentionally stopped\.\)'
+  JOB=half run scripts/52_wait.sh
+  assert_status 4
+}
+
+@test "make resume continues from the newest checkpoint, and keeps the first attempt" {
   step=$(<"$(job_dir half)/checkpoints/latest_checkpointed_iteration.txt")
   ((step < 400)) || fail 'it was stopped too late'
   mkdir "$(job_dir half)/checkpoints/global_step_399" # like a job that died while it saved
@@ -62,8 +75,21 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   assert_line "error   JOB=half has all its ${end} steps done \($(job_dir half)/attempts/2/checkpoints/global_step_${end}\): ask for more, as in OVERRIDES=trainer.total_training_steps=.*"
 }
 
-@test "make stop asks every node what is left of the job, ends it and counts it" {
+@test "a wait goes on without its connection; stop ends what is left on every node" {
   too_big waiting
+  JOB=waiting scripts/52_wait.sh 2>"${BATS_TEST_TMPDIR}/said" 3>&- &
+  waiter=$!
+  await 30 grep -q 'waiting is PENDING' "${BATS_TEST_TMPDIR}/said"
+  [[ $(waits 9 | wc -l) == 1 ]]
+  await 30 grep -qxF "        lost the connection to the head; following 'waiting' again when the head is back" "${BATS_TEST_TMPDIR}/said"
+
+  run timeout --preserve-status --signal INT 10 scripts/52_wait.sh
+  assert_status 130
+  assert_line "        waiting keeps running: 'make wait JOB=waiting' follows it again"
+  one_is_left() { [[ $(waits | wc -l) == 1 ]]; }
+  export -f one_is_left waits
+  await 20 one_is_left
+
   docker exec --detach --env VERL_REGRESS_JOB_DIR=/private/jobs/waiting "${CLUSTER_NAME}-worker-1" sleep 1000
   docker exec --detach --env VERL_REGRESS_JOB_DIR=/private/jobs/other "${CLUSTER_NAME}-worker-1" sleep 1001
   run make --no-print-directory stop JOB=waiting
@@ -73,25 +99,11 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   assert_line 'ok      nothing is left of waiting: 3 nodes checked, 1 processes found and ended'
   left=$(docker top "${CLUSTER_NAME}-worker-1" -eo pid,args)
   [[ $left != *'sleep 1000'* && $left == *'sleep 1001'* ]] || fail "$left"
-}
 
-@test "a wait that loses its connection continues; interrupted, it leaves the job alone" {
-  too_big followed
-  JOB=followed scripts/52_wait.sh 2>"${BATS_TEST_TMPDIR}/said" 3>&- &
-  waiter=$!
-  await 30 grep -q 'followed is PENDING' "${BATS_TEST_TMPDIR}/said"
-  [[ $(waits 9 | wc -l) == 1 ]]
-  await 30 grep -qxF "        lost the connection to the head; following 'followed' again when the head is back" "${BATS_TEST_TMPDIR}/said"
-
-  run timeout --preserve-status --signal INT 5 scripts/52_wait.sh
-  assert_status 130
-  assert_line "        followed keeps running: 'make wait JOB=followed' follows it again"
-  one_is_left() { [[ $(waits | wc -l) == 1 ]]; }
-  export -f one_is_left waits
-  await 20 one_is_left
-
-  make --no-print-directory stop JOB=followed
   status=0 && wait "$waiter" || status=$?
   assert_status 4
-  [[ $(grep -c 'followed is PENDING' "${BATS_TEST_TMPDIR}/said") == 2 ]] || fail "$(<"${BATS_TEST_TMPDIR}/said")"
+  [[ $(grep -c 'waiting is PENDING' "${BATS_TEST_TMPDIR}/said") == 2 ]] || fail "$(<"${BATS_TEST_TMPDIR}/said")"
+  run make --no-print-directory status
+  assert_line 'waiting +codeA +STOPPED +- +stopped while it waited for resources'
+  [[ $(container::api /api/jobs/waiting | jq -r .status) != PENDING ]]
 }

@@ -6,15 +6,33 @@ bats_require_minimum_version 1.5.0
 REPO=$(cd "${BATS_TEST_DIRNAME}/../../.." && pwd)
 cd "$REPO" || exit 1
 
-# container::use NAME PORT [PREFIX]: the cluster of this file, next to whatever the user of this machine runs.
+# container::use NAME PORT [PREFIX]: the cluster of this file, next to whatever the user of this machine runs, in the workdir of its suite.
 container::use() {
-  export PROFILE=cpu NO_COLOR=1 CLUSTER_NAME="${3:-vrtest}-$1" DASHBOARD_PORT="$2" WORKDIR="${REPO}/build/container/workdir"
+  export PROFILE=cpu NO_COLOR=1 CLUSTER_NAME="${3:-vrtest}-$1" DASHBOARD_PORT="$2" WORKDIR="${REPO}/build/${BATS_TEST_DIRNAME##*/}/workdir"
   unset CODE_ID WORKLOAD JOB WAIT
+  container::seed "${WORKDIR}/shared" "${WORKDIR}/cache"
+}
+
+# container::seed SHARED [CACHE]: data and models that the container tests have prepared, if any, which takes half a minute; `make prepare`
+# makes what is missing.
+container::seed() {
+  local from="${REPO}/build/container/workdir"
+  [[ -d ${from}/shared/common/models && ! -e $1/common/models ]] || return 0
+  mkdir -p "$1/common"
+  cp -a "${from}/shared/datasets" "$1"
+  cp -a "${from}/shared/common/models" "$1/common"
+  [[ $# == 1 || ! -d ${from}/cache ]] || cp -a "${from}/cache" "$2"
 }
 
 # container::cluster: two workers are ALIVE; data, model and codeA exist.
 container::cluster() {
-  container::quietly up make --no-print-directory up prepare snapshot CODE_ID=codeA
+  container::is_ready || container::quietly up make --no-print-directory up prepare snapshot CODE_ID=codeA
+}
+
+# container::is_ready: an earlier file has left it so, and Ray says that all its nodes are there.
+container::is_ready() {
+  [[ -d ${WORKDIR}/shared/common/models/tiny-qwen2 && -d ${WORKDIR}/shared/common/code/verl/codeA ]] &&
+    [[ $(container::api '/api/v0/nodes?filter_keys=state&filter_predicates=%3D&filter_values=ALIVE' 2>/dev/null | jq .data.result.num_filtered) == 3 ]]
 }
 
 # container::quietly NAME COMMAND...: its output is in the file's directory, as NAME; if it fails, the end of it is shown.

@@ -1,12 +1,14 @@
-# Before and after all tests on real clusters (tests/bats/faults too): an earlier run must have no influence, and nothing is left
-# behind.
+# Before and after all tests on real clusters (tests/bats/faults and platforms too): an earlier run must have no influence, and nothing
+# is left behind. Each suite has its own clusters and workdir, so that two can run at the same time.
 # shellcheck shell=bash
 
 SUITE_CLUSTERS=vrtest # prefix of the suite's clusters; no others are removed
 
 setup_suite() {
+  local workdir
+  workdir="$(suite::repo)/build/${BATS_TEST_DIRNAME##*/}/workdir"
   suite::down
-  rm -rf "$(suite::repo)/build/container/workdir/shared"/{jobs,ray} "$(suite::repo)/build/container/workdir/secrets"
+  rm -rf "${workdir}/shared"/{jobs,queue,ray,verify,bisect} "${workdir}/secrets"
 }
 
 teardown_suite() { suite::down; }

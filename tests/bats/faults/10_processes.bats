@@ -3,7 +3,7 @@
 
 setup_file() {
   load fault_helper
-  fault::use work 18285
+  fault::use work 18295
   fault::cluster
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Many submissions at the same moment, on a cluster that trains one job at a time: none is lost, none overwrites another, the first
-# trains to its end when it gets the slot, and the rest are stopped, all at once, while they wait.
+# Many submissions at the same moment, on a cluster that trains one job at a time: none is lost, none overwrites another, each says behind
+# which job it waits. All but the last are stopped at once, while they wait; the last moves up, and trains to its end when it gets the slot.
 
 setup_file() {
   load fault_helper
@@ -15,7 +15,7 @@ setup() { load fault_helper; }
 load::submit() {
   local i pids=()
   for ((i = 0; i < $1; i++)); do
-    OVERRIDES=trainer.total_training_steps=2 scripts/44_submit_sdk.sh >"${BATS_TEST_TMPDIR}/id.${i}" 2>"${BATS_TEST_TMPDIR}/said.${i}" 3>&- &
+    OVERRIDES='trainer.total_training_steps=2 trainer.nnodes=1' scripts/44_submit_sdk.sh >"${BATS_TEST_TMPDIR}/id.${i}" 2>"${BATS_TEST_TMPDIR}/said.${i}" 3>&- &
     pids+=("$!")
   done
   for ((i = 0; i < $1; i++)); do
@@ -32,14 +32,15 @@ load::in_order() {
   done <"${BATS_TEST_TMPDIR}/ids" | sort -n | cut -d' ' -f2
 }
 
-load::is_queued() { [[ -s ${WORKDIR}/shared/jobs/$1/state/queued ]]; }
+# load::is_at ID POSITION: the job waits in the queue, at that position.
+load::is_at() { [[ -s ${WORKDIR}/shared/jobs/$1/state/queued && $(jq -r .reason "${WORKDIR}/shared/jobs/$1/state/queued") == "$2" ]]; }
+
+# load::await_position ID POSITION
+load::await_position() { wait::until 300 - load::is_at "$@" || fail "$1 is not at '$2': $(cat "${WORKDIR}/shared/jobs/$1/state/queued")"; }
 
 # load::stop ID...: stops all of them at once, while they wait in the queue.
 load::stop() {
   local job pids=() i
-  for job; do
-    wait::until 300 - load::is_queued "$job" || fail "${job} does not wait for a slot"
-  done
   for job; do
     JOB=$job scripts/54_stop.sh >"${BATS_TEST_TMPDIR}/stop.${job}" 2>&1 3>&- &
     pids+=("$!")
@@ -53,11 +54,11 @@ load::stop() {
   printf '# %d stopped while they waited\n' "${#pids[@]}" >&3
 }
 
-# load::run COUNT: behind one job that keeps the only slot until all others are submitted and all but the first are stopped.
+# load::run COUNT: behind one job that keeps the only slot until all others are submitted and all but the last are stopped.
 load::run() {
-  local jobs job dir moments first
+  local jobs job dir moments first last i
   fault::begin "$1 submissions at once, one trains at a time"
-  first=$(OVERRIDES="${FAULT_EPOCHS} trainer.total_training_steps=5000" scripts/44_submit_sdk.sh 2>"${BATS_TEST_TMPDIR}/first") ||
+  first=$(OVERRIDES="${FAULT_EPOCHS} trainer.total_training_steps=5000 trainer.nnodes=1" scripts/44_submit_sdk.sh 2>"${BATS_TEST_TMPDIR}/first") ||
     fail "$(<"${BATS_TEST_TMPDIR}/first")"
   load::submit "$1"
   [[ $(sort -u "${BATS_TEST_TMPDIR}/ids" | wc -l) == "$1" ]] || fail "$(<"${BATS_TEST_TMPDIR}/ids")"
@@ -67,17 +68,29 @@ load::run() {
     [[ $(jq -r .accepted "${dir}/state/submitted") == true && $(jq -r .submission_id "${dir}/config/resolved.json") == "$job" ]] || fail "$job"
   done
   [[ $(container::api /api/jobs/ | jq -r '.[].submission_id' | grep -cxFf "${BATS_TEST_TMPDIR}/ids") == "$1" ]] || fail 'Ray does not have them all'
-  load::stop "${jobs[@]:1}"
+  load::await_position "${jobs[0]}" "position 1 of $1: behind ${first} (MAX_RUNNING=1)"
+  for ((i = 1; i < $1; i++)); do load::await_position "${jobs[i]}" "position $((i + 1)) of $1: behind ${jobs[i - 1]}"; done
+  run make --no-print-directory status
+  assert_status 0
+  assert_line "${jobs[0]} +codeA +QUEUED +- +position 1 of $1: behind ${first} \(MAX_RUNNING=1\)"
+  assert_line "${jobs[1]} +codeA +QUEUED +- +position 2 of $1: behind ${jobs[0]}"
+  last=${jobs[-1]}
+  load::stop "${jobs[@]:0:$1-1}"
+  load::await_position "$last" "position 1 of 1: behind ${first} (MAX_RUNNING=1)"
+
+  JOB=$last timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/wait" 2>&1 3>&- &
+  wait::until 60 - grep -q "${last} is QUEUED (position 1 of 1: behind ${first} (MAX_RUNNING=1))" "${BATS_TEST_TMPDIR}/wait" || fail "$(<"${BATS_TEST_TMPDIR}/wait")"
   JOB=$first scripts/54_stop.sh >"${BATS_TEST_TMPDIR}/stop" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/stop")"
-  job=${jobs[0]} dir="${WORKDIR}/shared/jobs/${jobs[0]}"
-  JOB=$job timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/wait" 2>&1 || fail "${job}: $(<"${BATS_TEST_TMPDIR}/wait")"
-  grep -q '"step":2' <(tr -d ' ' <"${dir}/logs/metrics.jsonl") || fail "${job} did not take its steps"
-  weights::changed "$dir" || fail "${job} changed no weights"
+  wait "$!" || fail "${last}: $(<"${BATS_TEST_TMPDIR}/wait")"
+  dir="${WORKDIR}/shared/jobs/${last}"
+  grep -q '"step":2' <(tr -d ' ' <"${dir}/logs/metrics.jsonl") || fail "${last} did not take its steps"
+  weights::changed "$dir" || fail "${last} changed no weights"
   # One at a time, in queue order.
-  moments=$(cd "${WORKDIR}/shared/jobs" && for job in "$first" "${jobs[0]}"; do jq -r .time "${job}/state/turn" "${job}/state/ended"; done)
+  moments=$(cd "${WORKDIR}/shared/jobs" && for job in "$first" "$last"; do jq -r .time "${job}/state/turn" "${job}/state/ended"; done)
   [[ $(wc -l <<<"$moments") == 4 && $moments == "$(sort <<<"$moments")" ]] || fail "they did not train one after the other: ${moments}"
+  [[ -z $(ls "${WORKDIR}/shared/queue/${CLUSTER_NAME}") ]] || fail 'the queue is not empty'
   fault::answered 0 "$1 accepted, 1 trained, $(($1 - 1)) stopped while they waited"
   fault::recovered kind=load "tries=$1"
 }
 
-@test "four at once" { load::run 4; }
+@test "three at once: each says where it waits, two are stopped, the last trains" { load::run 3; }

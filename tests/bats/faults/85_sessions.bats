@@ -59,6 +59,8 @@ session::trains() { grep -q "step $1 of " "$SESSION_OUT"; }
   assert_line "error   It is unknown how the job loss-b-${SESSION_DIR##*/} of loss_b ended \(the reason is above\): fix that, then continue the session\."
   assert_line " +the session can be continued: 'make verify SESSION=${SESSION_DIR##*/}'"
   status=8 fault::recovered
+  run make --no-print-directory jobs
+  assert_line "loss-b-${SESSION_DIR##*/} .* LOST .*Ray has forgotten it: its head was restarted, or it was deleted there.*"
   SESSION=latest run scripts/60_verify.sh
   assert_status 0
   assert_line " +loss_b: loss-b-${SESSION_DIR##*/} was lost, which says nothing about the code: the run is repeated"

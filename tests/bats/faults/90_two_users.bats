@@ -47,6 +47,7 @@ two::houses() {
   local user
   source scripts/dev/files.bash
   mkdir "$HOUSE" "${HOUSE}"/{shared,ann,bob}
+  container::seed "${HOUSE}/shared"
   for user in ann bob; do
     files::copy_to "${HOUSE}/${user}"
     cp -r "$HOME/.docker" "${HOUSE}/${user}/docker-config"

@@ -152,6 +152,9 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   refute_text gpus-per-node
   sandbox::run DRY_RUN=1 BATCH_DO=verify scripts/45_slurm.sh
   assert_line 'make --no-print-directory verify "${knobs[@]}" &'
+  sandbox::run DRY_RUN=1 BATCH_DO=resume JOB=in-slurm scripts/45_slurm.sh
+  assert_line 'make --no-print-directory up resume "${knobs[@]}" &'
+  assert_line '  JOB=in-slurm'
 }
 
 @test "make slurm submits the script that it keeps; sbatch's refusal is one sentence" {

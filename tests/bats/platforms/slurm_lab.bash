@@ -4,7 +4,7 @@
 source "${BASH_SOURCE[0]%/*}/hosts_lab.bash"
 source "${BASH_SOURCE[0]%/*}/slurm_nodes.bash"
 
-# slurm_lab::make: the hosts are idle in Slurm's table. Those of HOSTS_FILE, of hosts_lab::make, are not: it is the word slurm.
+# slurm_lab::make: hosts_lab::make, and the hosts are idle in Slurm's table.
 slurm_lab::make() {
   local dir host deb program device
   hosts_lab::make
@@ -18,7 +18,7 @@ slurm_lab::make() {
   for device in 0 1 2 3; do mknod "${dir}/gpu${device}" c 1 3; done # each is a /dev/null
   printf 'Name=gpu File=%s/gpu[0-3]\n' "$dir" >"${dir}/gres.conf"
   slurm_lab::_configure "$dir" >"${dir}/slurm.conf"
-  export HOSTS_FILE=slurm SLURM_CONF="${dir}/slurm.conf"
+  export SLURM_CONF="${dir}/slurm.conf"
   slurm_lab::_run slurmctld
   for host in a b; do
     printf 'Host gpu-%s\n  HostName %s\n' "$host" "${HOSTS_IP[$host]}" >>"${LAB}/config"

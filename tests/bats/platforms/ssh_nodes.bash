@@ -10,7 +10,8 @@ ssh_nodes::make() {
   SSH_UID=$(id -u)
   ((SSH_UID != 0)) || SSH_UID=4242 # training must not need root
   mkdir -p "${dir}/shared"
-  [[ $(id -u) != 0 ]] || chown "$SSH_UID" "${dir}/shared"
+  container::seed "${dir}/shared"
+  [[ $(id -u) != 0 ]] || chown -R "$SSH_UID" "${dir}/shared"
   ssh-keygen -q -t ed25519 -N '' -f "${dir}/key"
   ssh_nodes::_image "$dir"
   docker network create --label "verl-regress.cluster=${CLUSTER_NAME}" "$CLUSTER_NAME" >/dev/null

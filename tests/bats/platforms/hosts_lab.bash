@@ -19,23 +19,12 @@ hosts_lab::make() {
   ip link add "$HOSTS_BRIDGE" type bridge
   ip address add "${HOSTS_IP[here]}/24" dev "$HOSTS_BRIDGE"
   ip link set "$HOSTS_BRIDGE" up
-  hosts_lab::open
+  iptables -I FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j ACCEPT # whatever an engine makes of FORWARD
   for host in a b; do hosts_lab::_network "$host"; done
   for host in a b; do hosts_lab::boot "$dir" "$host"; done
   printf 'IdentityFile %s\nIdentitiesOnly yes\nUserKnownHostsFile %s\n' "${dir}/key" "${dir}/known_hosts" >"${dir}/config"
   printf '%s\n' "head ssh://root@${HOSTS_IP[a]}" "worker-0 ssh://root@${HOSTS_IP[b]}" >"${dir}/hosts"
   export LAB=$dir HOSTS_FILE="${dir}/hosts" SSH_CONFIG="${dir}/config"
-}
-
-# hosts_lab::open, hosts_lab::shut: packets between the hosts pass, or are dropped as an engine's own FORWARD policy does it.
-hosts_lab::open() { iptables -I FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j ACCEPT; }
-hosts_lab::shut() {
-  iptables -D FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j ACCEPT
-  iptables -I FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j DROP
-}
-hosts_lab::reopen() {
-  iptables -D FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j DROP
-  hosts_lab::open
 }
 
 # hosts_lab::docker HOST ARGV...: that host's engine, not through ssh.
@@ -110,7 +99,6 @@ hosts_lab::remove() {
     ip link delete "vrt-${host}" 2>/dev/null || true # what still holds the namespace would keep it for a while
   done
   while iptables -D FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j ACCEPT 2>/dev/null; do :; done
-  while iptables -D FORWARD -i "$HOSTS_BRIDGE" -o "$HOSTS_BRIDGE" -j DROP 2>/dev/null; do :; done
   ip link delete "$HOSTS_BRIDGE" 2>/dev/null || true
   rmdir /run/sshd 2>/dev/null || true
   rm -rf -- /tmp/vrh.?????? "${WORKDIR}/clusters/${CLUSTER_NAME}"

@@ -1,27 +1,28 @@
 #!/usr/bin/env bats
-# A real Slurm (TRANSPORT=srun): the transport contract over its steps, then a job that `make slurm` submits, brings up, trains and
-# takes down, and one that scancel ends.
+# A real Slurm (TRANSPORT=srun): the transport contract over its steps, then a job that `make slurm` submits, brings up and trains, and that
+# scancel ends. One that trains to its end: 85_hosts.bats.
 # shellcheck disable=SC2016  # text in single quotes is expanded on the node
 
 setup_file() {
-  load container_helper
+  load ../container/container_helper
   load slurm_nodes
-  container::use slurm 18287
+  container::use slurm 18287 vrplatform
   container::quietly installed scripts/dev/bootstrap_host.sh --slurm
   slurm_nodes::make "$BATS_FILE_TMPDIR"
+  container::seed "$SLURM_SHARED"
   export SHARED_ROOT=/private NODES_PATH=/opt/venv/bin WORKDIR="${BATS_FILE_TMPDIR}/workdir" HOSTS_OF=$CLUSTER_NAME
   unset DASHBOARD_PORT CLUSTER_NAME
 }
 
 teardown_file() {
-  load container_helper
+  load ../container/container_helper
   load slurm_nodes
   scancel --state=RUNNING --user="$(id -un)" 2>/dev/null
   CLUSTER_NAME=$HOSTS_OF slurm_nodes::remove "$BATS_FILE_TMPDIR"
 }
 
 setup() {
-  load container_helper
+  load ../container/container_helper
   load slurm_nodes
   load ../contract/transport_contract
 }
@@ -95,25 +96,12 @@ ours() {
   make --no-print-directory snapshot CODE_ID=codeA >"${BATS_TEST_TMPDIR}/snapshot" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/snapshot")"
   scancel "$SLURM_JOB_ID"
   unset SLURM_JOB_ID TRANSPORT
-  WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=in-slurm OVERRIDES='trainer.save_freq=1 trainer.total_training_steps=4000 trainer.total_epochs=200' \
+  WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=in-slurm OVERRIDES='trainer.total_training_steps=4000 trainer.total_epochs=200' \
     BATCH_PARTITION=train BATCH_TIME=00:20:00 HF_TOKEN=not-for-the-job slurm_nodes::submit
-  slurm_nodes::await_line 240 'step 3 of 4000'
+  slurm_nodes::await_line 300 'step 3 of 4000'
   scancel "$BATCH"
   wait::until 60 - slurm_nodes::state_of "$BATCH" CANCELLED
   [[ -z $(ours) ]] || fail "$(ours) $(tail -n 30 "${WORKDIR}/slurm/${BATCH}.log")"
   run ! grep -rlF "$(<"${WORKDIR}/secrets/slurm-${BATCH}.token")" "$SLURM_SHARED" "${WORKDIR}/slurm"
   run ! grep -rlF not-for-the-job "$SLURM_SHARED" "${WORKDIR}/slurm"
-}
-
-@test "BATCH_DO=resume: the job goes on in another allocation from its checkpoint" {
-  step=$(find "${SLURM_SHARED}/jobs/in-slurm/checkpoints" -maxdepth 1 -name 'global_step_*' | sed 's/.*_//' | sort -n | tail -n 1)
-  ((step >= 2))
-  BATCH_DO=resume JOB=in-slurm OVERRIDES="trainer.total_training_steps=$((step + 2))" slurm_nodes::submit
-  slurm_nodes::await_end
-  assert_line "ok      head is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-0): CPU 0, GPU 0"
-  assert_line "ok      worker-1 is ALIVE at $(CLUSTER_NAME=$HOSTS_OF container::ip gpu-2): .*"
-  assert_line 'ok      in-slurm.* SUCCEEDED \(the trainer ended\)'
-  driver=$(jq -r .node_ip "${SLURM_SHARED}/jobs/in-slurm/attempts/2/state/started")
-  [[ $driver == @("$(CLUSTER_NAME=$HOSTS_OF container::ip gpu-1)"|"$(CLUSTER_NAME=$HOSTS_OF container::ip gpu-2)") ]]
-  [[ -z $(ours) ]] || fail "$(ours)"
 }
