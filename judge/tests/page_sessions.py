@@ -3,7 +3,7 @@
 from tests.session import test_verdict as made
 
 from verl_regress.session import report, verdict
-from verl_regress.session.checks import Verdict as Checked
+from verl_regress.session.checks import Result
 
 SUITE = """
 cases:
@@ -13,9 +13,9 @@ cases:
 """
 EVIL = "</script><script>alert(1)</script>"
 CHECKS = [
-    Checked("placement", "Each job ran where it should", "3 jobs", []),
-    Checked("leaks", f"No secret is left {EVIL}", "9 files", [f"it is in {EVIL}"]),
-    Checked("resume", "A job continues", "0 jobs", [], "its runs did not end"),
+    Result("placement", "Each job ran where it should", "3 jobs", []),
+    Result("leaks", f"No secret is left {EVIL}", "9 files", [f"it is in {EVIL}"]),
+    Result("resume", "A job continues", "0 jobs", [], "its runs did not end"),
 ]
 
 

@@ -10,7 +10,7 @@ from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import bisect, bisection, report, suites, verdict
 from verl_regress.session.bisection import BAD, GOOD, SKIP, Bisection
-from verl_regress.session.checks import Verdict as Checked
+from verl_regress.session.checks import Result
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def session_in(root, search, role, change=None, name="20261122T100000Z", bad_exi
     session.write_job("ppo_a_again", made.job(root, "ppo-0.9.1-v1-2", f"again-{name}", made.TREES["A"]))
     evidence = session.evidence()
     outcome = report.Outcome(
-        session, evidence, [Checked("placement", "Each job ran", "1", [])], verdict.of_session(evidence)
+        session, evidence, [Result("placement", "Each job ran", "1", [])], verdict.of_session(evidence)
     )
     (session.path / "report.json").write_text(json.dumps(report.as_json(outcome)))  # the page takes seconds
     return session

@@ -77,14 +77,14 @@ CLAIMS = {check.name: check.claim for check in checks.CHECKS}
 def test_missing_evidence_never_passes(evidence, missing, failed):
     del evidence[missing]
     assert [verdict for verdict in checks.judge(evidence, set()) if not verdict.passed] == [
-        checks.Verdict(name, CLAIMS[name], "incomplete evidence", [f"KeyError: '{missing}'"]) for name in failed
+        checks.Result(name, CLAIMS[name], "incomplete evidence", [f"KeyError: '{missing}'"]) for name in failed
     ]
 
 
 def test_without_the_evidence_of_its_beginning_every_check_of_a_session_fails(evidence):
     del evidence["begin"]
     assert checks.judge(evidence, set()) == [
-        checks.Verdict(name, claim, "nothing", ["no evidence of begin"]) for name, claim in CLAIMS.items()
+        checks.Result(name, claim, "nothing", ["no evidence of begin"]) for name, claim in CLAIMS.items()
     ]
 
 
@@ -99,12 +99,12 @@ def test_a_run_that_did_not_come_to_its_end_is_no_pass(evidence, run, is_missing
         evidence[f"job-{run}"]["ray"]["status"] = "FAILED"
     found = {check.name: check for check in checks.judge(evidence, set())}["workloads"]
     why = f"{run} did not train to the end"
-    assert found == checks.Verdict("workloads", CLAIMS["workloads"], "nothing", [], why)
+    assert found == checks.Result("workloads", CLAIMS["workloads"], "nothing", [], why)
     assert (found.passed, found.failed, found.word) == (False, False, "skip")
     evidence["begin"]["only"] = ["workloads"]
     found = checks.judge(evidence, {"workloads"})[0]
     said = ("nothing", [f"no evidence of {run}"]) if is_missing else ("10 jobs", [f"{run} is FAILED in Ray"])
-    assert found == checks.Verdict("workloads", CLAIMS["workloads"], *said)
+    assert found == checks.Result("workloads", CLAIMS["workloads"], *said)
     assert (found.passed, found.failed, found.word) == (False, True, "FAIL")
 
 

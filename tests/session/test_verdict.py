@@ -293,7 +293,7 @@ def test_a_session_with_a_failed_check_gives_no_answer(root):
     session = make(root, suite="cases: {ppo: {workload: ppo}}")
     pair(root, session)
     evidence = session.evidence()
-    failed = checks.Verdict("placement", "every driver ran on a worker", "2 jobs", ["ppo_b ran on \x1b[2J"])
+    failed = checks.Result("placement", "every driver ran on a worker", "2 jobs", ["ppo_b ran on \x1b[2J"])
     outcome = report.Outcome(session, evidence, [failed], verdict.of_session(evidence))
     assert outcome.status == 9
     why = "placement failed, so the runs were not what was asked for"

@@ -32,7 +32,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Result:
     """The result of a check: it passed if `problems` is empty. `skipped` says why it was not judged."""
 
     name: str
@@ -57,17 +57,17 @@ class Verdict:
         return "ok" if self.passed else "skip" if self.skipped else "FAIL"
 
 
-def judge(evidence: Evidence, only: set[str]) -> list[Verdict]:
-    """The verdict of every check in `only` (all if it is empty). A check that cannot read its evidence fails.
+def judge(evidence: Evidence, only: set[str]) -> list[Result]:
+    """The result of every check in `only` (all if it is empty). A check that cannot read its evidence fails.
 
     In a whole session, a check is skipped if its runs did not end: the verdict on their case says what that means.
     """
     try:
         suite = suites.of_recorded(evidence["begin"]["suite"])
     except KeyError:
-        return [Verdict(check.name, check.claim, "nothing", ["no evidence of begin"]) for check in CHECKS]
+        return [Result(check.name, check.claim, "nothing", ["no evidence of begin"]) for check in CHECKS]
     return [
-        _verdict(check, runs, evidence, is_strict=bool(only))
+        _result(check, runs, evidence, is_strict=bool(only))
         for check in CHECKS
         if (not only or check.name in only) and (runs := check.runs(suite)) is not None
     ]
@@ -78,17 +78,17 @@ def runs_for(suite: Suite, only: set[str]) -> set[str]:
     return {run for check in CHECKS if check.name in only for run in check.runs(suite) or ()}
 
 
-def _verdict(check: Check, runs: tuple[str, ...], evidence: Evidence, *, is_strict: bool) -> Verdict:
+def _result(check: Check, runs: tuple[str, ...], evidence: Evidence, *, is_strict: bool) -> Result:
     jobs = jobs_of(evidence)
     missing = [name for name in runs if name not in jobs]
     unusable = [*missing, *(name for name in runs if name in jobs and not has_succeeded(jobs[name]))]
     if unusable and not is_strict:
-        return Verdict(check.name, check.claim, "nothing", [], f"{', '.join(unusable)} did not train to the end")
+        return Result(check.name, check.claim, "nothing", [], f"{', '.join(unusable)} did not train to the end")
     try:
         problems = [f"no evidence of {', '.join(missing)}"] if missing else check.problems_in(evidence)
-        return Verdict(check.name, check.claim, "nothing" if missing else check.checked(evidence), problems)
+        return Result(check.name, check.claim, "nothing" if missing else check.checked(evidence), problems)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        return Verdict(check.name, check.claim, "incomplete evidence", [f"{type(error).__name__}: {error}"])
+        return Result(check.name, check.claim, "incomplete evidence", [f"{type(error).__name__}: {error}"])
 
 
 def has_succeeded(job: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from verl_regress.base.layout import JobDir
 from verl_regress.cluster import packages
 from verl_regress.jobs.progress import shown_value
 from verl_regress.session import code_diff, schedule, suites
-from verl_regress.session.checks import Verdict as Checked
+from verl_regress.session.checks import Result
 from verl_regress.session.checks import end_of, seconds
 from verl_regress.session.verdict import decisive_of, run_of
 from verl_regress.store import mismatch
@@ -48,7 +48,7 @@ class Outcome:
 
     session: Session
     evidence: Mapping[str, Any]
-    checks: Sequence[Checked]
+    checks: Sequence[Result]
     verdicts: Sequence[Verdict] = ()
     allow: Collection[Word] = ()
 
@@ -220,7 +220,7 @@ def text(outcome: Outcome) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def table(found: Sequence[Checked]) -> list[str]:
+def table(found: Sequence[Result]) -> list[str]:
     """The checks as a text table, and how many passed."""
     width = max((len(check.name) for check in found), default=0)
     rows = []
@@ -231,7 +231,7 @@ def table(found: Sequence[Checked]) -> list[str]:
     return [*rows, _passed(found)]
 
 
-def _passed(found: Sequence[Checked]) -> str:
+def _passed(found: Sequence[Result]) -> str:
     skipped = sum(check.skipped is not None for check in found)
     more = f", {skipped} not checked" if skipped else ""
     return f"{sum(check.passed for check in found)} of {len(found)} checks passed{more}"
