@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NoReturn
 
-from verl_verdict import gate, history, judge, memory, readers, report, speed, verdicts
+from verl_verdict import gate, history, judge, memory, readers, speed, verdict_text, verdicts
 from verl_verdict.errors import BadInput
 from verl_verdict.readers import Reader
 from verl_verdict.records import Run
@@ -102,10 +102,10 @@ def main(arguments: Sequence[str], readers: Sequence[Reader] = ()) -> int:
             return 0
         options = _parser().parse_args(arguments)
         found = _judge(options, readers)
-        _write((report.as_json if options.json else report.text)(found, options.allow))
+        _write((verdict_text.as_json if options.json else verdict_text.text)(found, options.allow))
         return verdicts.status(found, options.allow)
     except BadInput as error:
-        print(report.printable(f"error   {error}"), file=sys.stderr)
+        print(verdict_text.printable(f"error   {error}"), file=sys.stderr)
         return _BAD_INPUT
 
 
@@ -168,7 +168,7 @@ def _history(options: argparse.Namespace, known: Sequence[Reader]) -> None:
     page = history_page.Page(history.of(points))
     if not any(group.points for group in page.groups):
         raise BadInput(f"No run can be used ({page.all_left[0]}): give runs that trained to their end.")
-    _write("\n".join(map(report.printable, history_page.text(page))))
+    _write("\n".join(map(verdict_text.printable, history_page.text(page))))
     if options.page:
         try:
             options.page.write_text(history_page.html(page), encoding="utf-8")

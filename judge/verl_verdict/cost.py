@@ -57,7 +57,7 @@ def profile_of(runs: Sequence[Run]) -> str:
 
 def paired(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[tuple[Run, Run]]:
     """The runs by pairs. Repeats with one seed are pairs, too: for costs, the seed does not matter."""
-    pairs = pairing.of(runs_a, runs_b).pairs
+    pairs = pairing.pair_runs(runs_a, runs_b).pairs
     if len(pairs) < LOOKS[0]:
         pairs = pairing.replicates(pairs)
     return [(pair.a[0], pair.b[0]) for pair in pairs]

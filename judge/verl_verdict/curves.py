@@ -103,7 +103,7 @@ def of_case(
     names = sorted({name for run in (*runs_a, *runs_b) for name in run.series})
     deciding = metrics.decisive_of(workload, names, decisive)
     known = {} if deterministic else band.bands(runs_a, deciding)
-    pairs = [(pair.a[0], b) for pair in pairing.of(runs_a, runs_b).pairs for b in pair.b]
+    pairs = [(pair.a[0], b) for pair in pairing.pair_runs(runs_a, runs_b).pairs for b in pair.b]
     shown = [name for name, _ in deciding]
     metric, step = first or ("", None)
     if metric in names and metric not in shown:

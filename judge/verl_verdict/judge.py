@@ -131,7 +131,7 @@ def _prepare(
     perturbed: Sequence[Run],
 ) -> _Case:
     """Pair the runs and compare each pair."""
-    paired = pairing.of(runs_a, runs_b)
+    paired = pairing.pair_runs(runs_a, runs_b)
     groups = [pair.a for pair in paired.pairs] or [tuple(runs_a)]
     repeats = [each for group in groups if (each := exact.repeats(group)) is not None]
     if repeats and not all(repeats):

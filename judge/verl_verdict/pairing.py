@@ -27,7 +27,7 @@ class Pairing:
     alone_b: tuple[Run, ...] = ()
 
 
-def of(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Pairing:
+def pair_runs(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Pairing:
     """Pairs by seed if all runs tell theirs."""
     if all(run.seed is not None for run in (*runs_a, *runs_b)):
         return _by_seed(runs_a, runs_b)

@@ -57,7 +57,7 @@ SUBCOMMANDS = {
     "verify": _Subcommand("the steps of a regression session", "session.verify"),
     "bisect": _Subcommand("find the commit that changed training", "session.bisect"),
     "report": _Subcommand("where a session's report is", "session.latest_report"),
-    "history": _Subcommand("one page over all sessions", "session.history"),
+    "history": _Subcommand("one page over all sessions", "session.history_command"),
     "live": _Subcommand("the jobs that run, wait or are being submitted", "jobs.live_jobs"),
     "gc": _Subcommand("remove old checkpoints and unused snapshots", "store.retention"),
     "logs": _Subcommand("a job's driver log", "jobs.logs"),

@@ -19,13 +19,11 @@ from verl_regress.base.layout import JobDir
 from verl_regress.cluster import packages
 from verl_regress.jobs.progress import shown_value
 from verl_regress.session import code_diff, schedule, suites
-from verl_regress.session.checks import Result
-from verl_regress.session.checks import end_of, seconds
+from verl_regress.session.checks import Result, end_of, seconds
 from verl_regress.session.verdict import decisive_of, run_of
 from verl_regress.store import mismatch
 from verl_regress.store.sessions import Session, jobs_of
-from verl_verdict import page, verdicts
-from verl_verdict import report as judged
+from verl_verdict import page, verdict_text, verdicts
 from verl_verdict.diagnosis import counted, doubt
 from verl_verdict.errors import BadInput
 from verl_verdict.records import Run
@@ -103,7 +101,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "status": outcome.status,
         "headline": outcome.headline,
         "verdict": outcome.word or None,
-        "cases": json.loads(judged.as_json(outcome.verdicts, outcome.allow))["cases"] if outcome.verdicts else [],
+        "cases": json.loads(verdict_text.as_json(outcome.verdicts, outcome.allow))["cases"] if outcome.verdicts else [],
         "passed": bool(outcome.checks) and not outcome.failed,
         "checks": [
             {
@@ -214,7 +212,7 @@ def text(outcome: Outcome) -> list[str]:
     """What `make verify` prints: the checks, then the verdicts, the answer last."""
     lines = [*table(outcome.checks), *about_packages(outcome.evidence)]
     if outcome.verdicts:
-        lines += ["", *judged.text(outcome.verdicts, outcome.allow).splitlines()]
+        lines += ["", *verdict_text.text(outcome.verdicts, outcome.allow).splitlines()]
         if outcome.failed:
             lines[-1] = f"{outcome.headline} (exit status {outcome.status})"  # in the place of a verdict with its own
     return [printable(line) for line in lines]
@@ -278,7 +276,7 @@ def as_markdown(outcome: Outcome) -> str:
         for verdict in outcome.verdicts
     ]
     for verdict in outcome.verdicts:
-        how = judged.text([verdict], ()).splitlines()[1:-2]
+        how = verdict_text.text([verdict], ()).splitlines()[1:-2]
         summary = f"<details><summary>{verdict.case}: how it was decided</summary>"
         lines += ["", summary, "", "```", *how, "```", "</details>"]
     lines += [line for about in about_packages(evidence) for line in ("", about)]
@@ -326,7 +324,7 @@ def as_junit(outcome: Outcome) -> str:
         case = ET.SubElement(suite, "testcase", classname="verdict", name=verdict.case)
         if verdict in bad:
             message = printable(f"{verdict.word.value}: {verdict.reason}")
-            ET.SubElement(case, "failure", message=message).text = judged.text([verdict], outcome.allow)
+            ET.SubElement(case, "failure", message=message).text = verdict_text.text([verdict], outcome.allow)
         elif outcome.failed:
             ET.SubElement(case, "skipped", message=outcome.headline)
     for check in outcome.checks:
