@@ -38,7 +38,7 @@ def newest(job: JobDir) -> Path | None:
     except (FileNotFoundError, ValueError):
         return None
     saved = [job.checkpoints / name for name in names(job) if step_of(name) <= latest]
-    return next(filter(_is_whole, reversed(saved)), None)
+    return next(filter(_is_complete, reversed(saved)), None)
 
 
 def weights_hash(checkpoint: Path) -> str | None:
@@ -67,7 +67,7 @@ def step_of(checkpoint: str) -> int:
     return int(checkpoint.removeprefix("global_step_"))
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_complete(checkpoint: Path) -> bool:
     """Does each part have weights, and all ranks of every kind of file (FSDP, 0.7.1, 0.8.0)?
 
     RL's parts are the actor, and the critic where verl trains one. SFT has data_0.pt, and no parts.

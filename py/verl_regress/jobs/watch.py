@@ -85,7 +85,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     Ray's own log tail may end while the job runs, and its command exits 0 for a stopped job (2.60): only `judge`
     decides here whether the job is over.
     """
-    life, clocks = _Life(job), _Clocks(deadlines)
+    life, clocks = _ProgressSigns(job), _DeadlineClocks(deadlines)
     before: Judgement | None = None
     while True:
         now, is_reachable = _look(job, api)
@@ -132,7 +132,7 @@ def _show_change(job: JobDir, before: Judgement | None, now: Judgement) -> None:
         say.info(f"{job.ray_id} has left the breakpoint and continues")
 
 
-class _Clocks:
+class _DeadlineClocks:
     """Since when Ray has not answered, since when the job has made no progress, and whether that is too long."""
 
     def __init__(self, deadlines: Deadlines) -> None:
@@ -173,7 +173,7 @@ def _conclude(job: JobDir, api: RayApi, judgement: Judgement, end: Exit) -> None
     summarise(job, judgement)
 
 
-def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit, life: _Life) -> None:
+def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit, life: _ProgressSigns) -> None:
     """Say which deadline the job missed, with a debug bundle if Ray answers."""
     if missed is Exit.UNREACHABLE:
         say.error(
@@ -191,7 +191,7 @@ def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit,
         )
 
 
-class _Life:
+class _ProgressSigns:
     """Signs that a job makes progress: a new step, which is printed; any output, if its loggers write no steps."""
 
     def __init__(self, job: JobDir) -> None:
