@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # readme_capture: puts some lines of a real `make quickstart` into the README.
 #
-#   make quickstart 2>&1 | tee FILE; maintain/readme_capture.sh FILE
+#   make quickstart 2>&1 | tee FILE; make -C maintain readme ARGS=FILE
 #
 # capture::excerpt decides which lines. This machine's own paths are shortened.
 source "$(dirname "$0")/../scripts/lib/regress.bash"
@@ -17,5 +17,6 @@ capture::excerpt() {
 
 cli::accept '[FILE]' "$@"
 [[ -n ${1:-} ]] || cli::die 2 "readme_capture.sh needs the file with the output of 'make quickstart': name it."
+excerpt=$(capture::excerpt "$1") || cli::die 2 "$(cli::shown "$1") has no lines of a quick start: name the file with the output of 'make quickstart'."
 # Markdown needs an empty line above and below an indented block.
-{ printf '\n' && capture::excerpt "$1" && printf '\n'; } | python3 "${REPO_DIR}/maintain/page.py" put README.md quickstart
+printf '\n%s\n\n' "$excerpt" | python3 "${REPO_DIR}/maintain/page.py" put README.md quickstart

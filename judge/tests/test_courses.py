@@ -56,7 +56,7 @@ COURSES = {
 
 
 @pytest.mark.parametrize("name", COURSES)
-def test_a_course_is_told_with_its_step_and_metric(name):
+def test_a_course_is_reported_with_its_step_and_metric(name):
     change, word, step, metric, said = COURSES[name]
     a, b = session(generator(1), 8, steps=30)
     assert judge.case(a, b).word is Word.SAME

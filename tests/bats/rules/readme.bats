@@ -82,6 +82,9 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
   cp -r scripts maintain env docs README.md "$copy"
   part README.md quickstart | sed '/^$/d; s/^    //' >"${copy}/build/log"
   (cd "$copy" && scripts/dev/knob_table.sh --write && maintain/readme_capture.sh build/log)
+  : >"${copy}/build/empty"
+  run env NO_COLOR=1 "${copy}/maintain/readme_capture.sh" build/empty
+  [[ $status == 2 && ${lines[0]} == "error   build/empty has no lines of a quick start: name the file with the output of 'make quickstart'." ]]
   diff README.md "${copy}/README.md" && diff -r docs "${copy}/docs"
   sed -i '/^<!-- .knobs -->$/d' "${copy}/docs/knobs.md"
   run "${copy}/scripts/dev/knob_table.sh" --write
