@@ -324,14 +324,17 @@ def _with_outliers(known: _Case, found: Sequence[Outlier], verdict: Verdict) -> 
     first, *others = decided or found
     at = diagnosis.at(first.step, first.metric, first.a, first.b, known.base.config, [each.metric for each in others])
     exactly = verdict.first if known.base.deterministic else None
-    if verdict.word in (Word.REGRESSED, word) or (not decided and status([verdict])):
+    # Where more pairs would decide nothing, one run outside is the reason.
+    is_last = verdict.word is Word.INCONCLUSIVE and verdict.pairs_needed is None and not known.base.deterministic
+    if not is_last and (verdict.word in (Word.REGRESSED, word) or (not decided and status([verdict]))):
         notes = (str(first), *verdict.notes)
         return dataclasses.replace(verdict, first=verdict.first or at, notes=notes)
     reason = str(first)
     if not decided:
         needed = next((look - verdict.pairs for look in LOOKS if look > verdict.pairs), None)
         reason += f": run {_pairs(needed)} more" if needed else ": run B with that seed once more"
-    return dataclasses.replace(verdict, word=word, reason=reason, first=exactly or at, pairs_needed=needed)
+    notes = (verdict.reason, *verdict.notes) if is_last else verdict.notes
+    return dataclasses.replace(verdict, word=word, reason=reason, first=exactly or at, notes=notes, pairs_needed=needed)
 
 
 def _never_recorded(known: _Case, chosen: Sequence[Decisive], recorded: Collection[str]) -> Verdict | None:
