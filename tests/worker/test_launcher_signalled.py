@@ -12,7 +12,8 @@ MOMENTS = 60
 SIGNALLED = """
 import os, signal, sys
 moment, count, run, *argv = sys.argv[1:]
-sys.path[:0] = [os.path.dirname(run), os.path.join(os.path.dirname(run), "hooks")]
+helper = os.path.dirname(run)
+sys.path[:0] = [helper, os.path.join(helper, "hooks"), os.path.join(os.path.dirname(helper), "judge")]
 from verl_regress import cli
 from verl_regress.worker import launcher
 executed, own_pid, blocks = 0, os.getpid(), False
