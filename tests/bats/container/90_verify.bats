@@ -22,7 +22,7 @@ copy_of_a() {
   chmod -R u+w "${BATS_FILE_TMPDIR}/$1"
 }
 
-# plant_nan DIRECTORY: the loss of its SFT is NaN in training. That needs no second run of A to be told from noise.
+# plant_nan DIRECTORY: the loss of its SFT is NaN in training. It differs from noise without a second run of A.
 plant_nan() { sed -i 's/^\( *loss = -masked_sum.*dp_size\)$/\1 * (float("nan") if torch.is_grad_enabled() else 1.0)/' "$1/verl/workers/utils/losses.py"; }
 
 # is_first_over: the command that a test interrupts, whose id is in `first`, has ended.
