@@ -106,7 +106,7 @@ def test_verify_and_history(tmp_path, workload, value):
         assert all(map(len, (report.text(outcome), report.as_markdown(outcome), report.as_junit(outcome))))
     spoil(job_b.path, names, value)
     points, left = recorded_points.collect(root)
-    page = history_page.Page(history.of(points), left, {})
+    page = history_page.Page(history.groups_of(points), left, {})
     assert history_page.text(page)
     if value == BAD["null"]:  # drawing takes seconds; the judge reads all of these as one value
         assert report.as_html(outcome)

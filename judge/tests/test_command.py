@@ -175,11 +175,17 @@ def test_options_reach_the_judge(judged):
 
 
 def test_perturbed_runs_reach_the_judge(judged, tmp_path):
-    def slightly(step, data):
-        data["actor/entropy"] *= 1.05
+    def by(factor):
+        def change(step, data):
+            data["actor/entropy"] *= (
+                factor + 0.01 * step
+            )  # one factor at every step would be a change of what is logged
 
-    perturbed = rewrite(unpack(tmp_path, GRPO[0], "perturbed"), slightly)
-    assert judged(entropy, "--perturbed", str(perturbed))[0] == 0
+        return change
+
+    perturbed = rewrite(unpack(tmp_path, GRPO[0], "perturbed"), by(1.05))
+    assert judged(by(1.1), "--perturbed", str(perturbed))[0] == 0
+    assert judged(by(1.1))[0] != 0
 
 
 def test_accepted_facts_reach_the_judge(tmp_path, capsys):

@@ -7,7 +7,7 @@ import pytest
 from verdict_runs import changed, edit, generator, recorded, session
 
 from verl_verdict import judge
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 from verl_verdict.records import TOKENS, WEIGHTS
 from verl_verdict.verdicts import Word
 
@@ -581,7 +581,7 @@ def test_noise_that_is_of_something_else_or_not_finite_excuses_nothing(tmp_path,
 
 def test_a_perturbed_run_of_another_seed_is_refused(tmp_path):
     perturbed = dataclasses.replace(changed(tmp_path, PPO[0], grows, to="perturbed"), seed="data.seed=9")
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(CannotJudge) as refused:
         judge.case(recorded(tmp_path, *PPO), [changed(tmp_path, PPO[0])], perturbed=[perturbed])
     said = "The perturbed run 'perturbed' has the seed of no run of A (data.seed=9): perturb a run of A."
     assert str(refused.value) == said

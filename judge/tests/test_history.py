@@ -9,7 +9,7 @@ import shutil
 import history_sessions as made
 import numpy as np
 import pytest
-from judge.tests.test_page import Parsed
+from judge.tests.test_verdict_page import Parsed
 from shared_fixtures import write
 from tests.session import test_verdict as sessions
 from verdict_runs import edit, generator, noisy
@@ -65,8 +65,8 @@ def found(groups):
 
 def test_a_metric_that_the_case_ignores_has_no_change():
     values = [*[0.5] * 8, *[0.9] * 8]
-    assert [each[0] for each in found(history.of(series(values)))] == ["critic/score/mean"]
-    assert found(history.of(series(values, ignore=("critic/score/mean",)))) == []
+    assert [each[0] for each in found(history.groups_of(series(values)))] == ["critic/score/mean"]
+    assert found(history.groups_of(series(values, ignore=("critic/score/mean",)))) == []
 
 
 class TestSteps:
@@ -185,7 +185,7 @@ class TestGroups:
         rng = generator(1)
         facts = [{"model": "m", "image": "1"}, {"model": "m", "image": "2"}, {"model": "m", "image": "1"}]
         runs = [dataclasses.replace(noisy(rng, f"r{at}", "1"), facts=each) for at, each in enumerate(facts)]
-        groups = history.of([point(run, session=at) for at, run in enumerate(runs, start=1)])
+        groups = history.groups_of([point(run, session=at) for at, run in enumerate(runs, start=1)])
         assert [(group.name, len(group.points)) for group in groups] == [("ppo", 2), ("ppo (2)", 1)]
         text = history_page.text(history_page.Page(groups))
         assert "apart       ppo (2): not comparable with the first runs of ppo: image: 1, here 2" in text
@@ -194,13 +194,13 @@ class TestGroups:
         rng = generator(1)
         facts = [{"model": "m"}, {"model": "m", "image": "1"}, {"model": "m", "image": "2"}]
         runs = [dataclasses.replace(noisy(rng, f"r{at}", "1"), facts=each) for at, each in enumerate(facts)]
-        assert [len(group.points) for group in history.of(map(point, runs))] == [2, 1]
+        assert [len(group.points) for group in history.groups_of(map(point, runs))] == [2, 1]
 
     def test_another_case_and_another_start_are_other_series(self):
         rng = generator(1)
         run = noisy(rng, "a", "1")
         late = dataclasses.replace(run, series={name: {step + 4: value for step, value in each.items()} for name, each in run.series.items()})  # fmt: skip
-        groups = history.of([point(run), point(late, session=2), point(run, case="other", session=3)])
+        groups = history.groups_of([point(run), point(late, session=2), point(run, case="other", session=3)])
         assert [group.name for group in groups] == ["ppo", "ppo (2)", "other"]
 
     def test_planted_change_points_are_found_and_no_others(self, page):
@@ -225,7 +225,7 @@ class TestGroups:
     def test_one_run_after_a_change_is_enough_where_runs_repeat_themselves(self, root):
         points, _ = recorded_points.collect(root)
         early = [each for each in points if each.case == "ppo" and each.session <= made.NAMES[3]]
-        [change] = changes_of(history.of(early))
+        [change] = changes_of(history.groups_of(early))
         assert (change.metric, change.p, change.word) == ("actor/entropy", None, "changed")
         assert (change.last.code, change.first.code) == ("v2-2", "v2-3")
         assert change.after == pytest.approx(1.5 * change.before)
@@ -236,42 +236,42 @@ class TestGroups:
 
         def last_is(factor):
             run = edit(mine[-1].run, "actor/entropy", lambda _step, value: value * factor)
-            return found(history.of([*mine[:-1], dataclasses.replace(mine[-1], run=run)]))
+            return found(history.groups_of([*mine[:-1], dataclasses.replace(mine[-1], run=run)]))
 
         assert last_is(1 + exact.ROUNDING / 2) == []
         assert last_is(1 + exact.ROUNDING * 3) == [("actor/entropy", "B", made.NAMES[2])]
 
     def test_two_runs_that_differ_do_not_show_that_runs_repeat_themselves(self):
-        groups = history.of(series([0.5, 0.5, 0.5, 0.9, 0.9], code="v1"))
+        groups = history.groups_of(series([0.5, 0.5, 0.5, 0.9, 0.9], code="v1"))
         assert groups[0].repeats is False
         assert found(groups) == []
         alone = series([0.5, 0.5, 0.9])
-        assert history.of(alone)[0].repeats is None
-        assert found(history.of(alone)) == []
+        assert history.groups_of(alone)[0].repeats is None
+        assert found(history.groups_of(alone)) == []
 
     def test_a_source_is_a_series_of_its_own(self):
         values = [*[0.5] * 8, *[0.9] * 8]
-        assert [each[2] for each in found(history.of(series(values)))] == ["s009"]
+        assert [each[2] for each in found(history.groups_of(series(values)))] == ["s009"]
         others = [dataclasses.replace(each, source=f"path:/b{at}") for at, each in enumerate(series(values))]
-        groups = history.of(others)
+        groups = history.groups_of(others)
         assert list(groups[0].series) == [f"path:/b{at}" for at in range(16)]
         assert found(groups) == []
         unknown = [dataclasses.replace(each, source="") for each in series(values)]
-        assert list(history.of(unknown)[0].series) == [each.code for each in unknown]
+        assert list(history.groups_of(unknown)[0].series) == [each.code for each in unknown]
 
     def test_a_and_b_of_one_source_are_one_series(self):
         values = [*[0.5] * 8, *[0.9] * 8]
         mixed = [dataclasses.replace(each, side="AB"[at % 2]) for at, each in enumerate(series(values))]
-        assert found(history.of(mixed)) == [("critic/score/mean", "A", "s009")]
+        assert found(history.groups_of(mixed)) == [("critic/score/mean", "A", "s009")]
 
     def test_a_repeat_of_equal_code_is_no_change(self):
         values = [*[0.5] * 8, *[0.9] * 8]
-        assert found(history.of(series(values, code="v1"))) == []
+        assert found(history.groups_of(series(values, code="v1"))) == []
 
     def test_a_run_of_earlier_code_is_beside_the_other_runs_of_that_code(self):
         codes = dict(zip(("old", "new"), (series([0.5] * 10, code="old"), series([0.9] * 10, code="new")), strict=True))
         points = [codes[name][at] for at in range(10) for name in ("old", "new")]
-        [change] = [each for each in changes_of(history.of(points)) if each.metric == "critic/score/mean"]
+        [change] = [each for each in changes_of(history.groups_of(points)) if each.metric == "critic/score/mean"]
         assert (change.last.code, change.first.code, change.before, change.after) == (
             "old",
             "new",
@@ -283,14 +283,14 @@ class TestGroups:
         points = [each for each in recorded_points.collect(root)[0] if each.case == "ppo" and each.side == "B"]
         old, new = points[0], points[3]
         again = [dataclasses.replace(old, session=made.NAMES[at], time=points[at].time) for at in (1, 2, 4)]
-        [change] = changes_of(history.of([old, *again[:2], new, again[2]]))
+        [change] = changes_of(history.groups_of([old, *again[:2], new, again[2]]))
         assert (change.last.session, change.first.session) == (made.NAMES[2], made.NAMES[3])
 
     def test_a_noisy_change_is_found_on_its_own_side_and_says_whether_it_is_worse(self):
         rng = generator(3)
         low, high = 0.5 + 0.01 * rng.normal(size=12), 0.6 + 0.01 * rng.normal(size=8)
         flat = series(0.5 + 0.01 * rng.normal(size=20), source="pypi:1", side="A")
-        groups = history.of([*flat, *series([*low, *high])])
+        groups = history.groups_of([*flat, *series([*low, *high])])
         changes = [each for each in changes_of(groups) if each.metric == "critic/score/mean"]
         assert [(each.first.side, each.first.session, each.word) for each in changes] == [("B", "s013", "better")]
         assert not [each for each in changes_of(groups) if each.first.side == "A"]
@@ -304,7 +304,7 @@ class TestGroups:
         }
         early = dataclasses.replace(points[2], run=dataclasses.replace(points[2].run, series=short))
         crashed = dataclasses.replace(points[3], run=dataclasses.replace(points[3].run, series={}, failure="no module"))
-        [group] = history.of([points[0], failed, early, crashed, *series([0.5] * 3)])
+        [group] = history.groups_of([points[0], failed, early, crashed, *series([0.5] * 3)])
         assert len(group.points) == 4
         assert [each.why for each in group.left] == [
             "the job failed after step 12 (no memory)",
@@ -338,7 +338,7 @@ class TestPage:
 
     def test_a_key_names_each_series_once_and_folds_what_is_too_long(self):
         many = [dataclasses.replace(each, source=f"path:/b{at}") for at, each in enumerate(series([0.5] * 15))]
-        keys = Parsed(history_page.html(history_page.Page(history.of(many)))).texts
+        keys = Parsed(history_page.html(history_page.Page(history.groups_of(many)))).texts
         assert [text for text in keys if "(1 session)" in text] == [
             f"\N{NO-BREAK SPACE}path:/b{at} (1 session)" for at in range(15)
         ]
@@ -449,14 +449,14 @@ class TestFailedChecks:
             for each in recorded_points.collect(root)[0]
             if each.case == "ppo"
         ]
-        [change] = [each for each in changes_of(history.of(points)) if each.metric == "actor/entropy"]
+        [change] = [each for each in changes_of(history.groups_of(points)) if each.metric == "actor/entropy"]
         assert change.doubt == self.WORDS
 
     @pytest.mark.parametrize(("at", "doubts"), [(2, [1, 0]), (10, [1, 1]), (20, [0, 1])])
     def test_put_a_change_in_doubt_that_is_found_by_statistics_from_such_runs(self, at, doubts):
         points = series([*[0.1] * 8, *[0.5] * 8, *[0.9] * 8])
         points[at] = dataclasses.replace(points[at], failed_checks=1)
-        changes = [each for each in changes_of(history.of(points)) if each.metric == "critic/score/mean"]
+        changes = [each for each in changes_of(history.groups_of(points)) if each.metric == "critic/score/mean"]
         assert [each.doubt for each in changes] == [self.WORDS if each else "" for each in doubts]
 
 

@@ -8,7 +8,7 @@ from verdict_runs import changed, edit, recorded, rewrite, unpack
 
 from verl_regress.jobs import recorded_run
 from verl_verdict import judge
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 from verl_verdict.metrics import Decisive
 from verl_verdict.verdicts import Word
 
@@ -184,7 +184,7 @@ def test_the_first_value_that_is_not_finite_is_the_diagnosis(tmp_path):
 
 def test_runs_of_different_workloads_are_refused(tmp_path):
     ppo, sft = recorded(tmp_path, "ppo-0.7.1", "sft-0.7.1")
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(CannotJudge) as refused:
         judge.case([ppo], [sft])
     said = (
         "The runs are of different workloads ('ppo-0.7.1' is ppo and 'sft-0.7.1' is sft): compare runs of one workload."
@@ -195,7 +195,7 @@ def test_runs_of_different_workloads_are_refused(tmp_path):
 def test_a_record_of_something_else_is_refused(tmp_path):
     (run,) = recorded(tmp_path, "sft-0.7.1")
     other = dataclasses.replace(run, workload="", series={"speed": {1: 1.0}}, name="car")
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(CannotJudge) as refused:
         judge.case([other], [dataclasses.replace(other, fingerprint="b")])
     said = "'car' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."
     assert str(refused.value) == said
@@ -276,7 +276,7 @@ def test_a_fact_that_is_accepted_and_that_no_run_has_is_named(tmp_path):
 
 def test_a_session_needs_the_same_cases_on_both_sides(tmp_path):
     (run,) = recorded(tmp_path, "sft-0.7.1")
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(CannotJudge) as refused:
         judge.session({"ppo": [run], "sft": [run]}, {"sft": [run]})
     assert str(refused.value) == "A has runs of ppo, and B has none: run the same cases with A and B."
 

@@ -7,7 +7,7 @@ import pytest
 from verdict_runs import recorded, unpack
 
 from verl_verdict import records
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 from verl_verdict.records import Kind
 
 
@@ -100,6 +100,6 @@ def test_a_step_that_was_recorded_twice_is_a_problem(tmp_path):
 def test_what_is_no_record_is_refused(tmp_path, text, sentence):
     path = tmp_path / "metrics.jsonl"
     path.write_text(text)
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(CannotJudge) as refused:
         records.read(path)
     assert str(refused.value) == sentence.format(path)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from verl_verdict import gate, history, judge, memory, readers, speed, verdict_text, verdicts
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 from verl_verdict.readers import Reader
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Word
@@ -34,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        raise BadInput(f"The command line is wrong ({message}): see 'verl-verdict --help'.")
+        raise CannotJudge(f"The command line is wrong ({message}): see 'verl-verdict --help'.")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(text: str) -> Path:
     if not text:
-        raise BadInput("A RUN is '', which names nothing: give a metrics.jsonl.")
+        raise CannotJudge("A RUN is '', which names nothing: give a metrics.jsonl.")
     return Path(text)
 
 
@@ -90,7 +90,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _words(text: str) -> frozenset[Word]:
     words = {word.value: word for word in verdicts.ALLOWABLE}
     if unknown := [name for name in _names(text) if name not in words]:
-        raise BadInput(f"--allow={text} has '{unknown[0]}': only {' and '.join(words)} can be allowed.")
+        raise CannotJudge(f"--allow={text} has '{unknown[0]}': only {' and '.join(words)} can be allowed.")
     return frozenset(words[name] for name in _names(text))
 
 
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str], readers: Sequence[Reader] = ()) -> int:
         found = _judge(options, readers)
         _write((verdict_text.as_json if options.json else verdict_text.text)(found, options.allow))
         return verdicts.status(found, options.allow)
-    except BadInput as error:
+    except CannotJudge as error:
         print(verdict_text.printable(f"error   {error}"), file=sys.stderr)
         return _BAD_INPUT
 
@@ -114,7 +114,7 @@ def _write(text: str) -> None:
         print(text, flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains again when it flushes
-        raise BadInput(
+        raise CannotJudge(
             f"The answer cannot be written to standard output ({error.strerror}): write it to another place."
         ) from None
 
@@ -123,7 +123,7 @@ def _judge(options: argparse.Namespace, readers: Sequence[Reader]) -> list[verdi
     a, b, perturbed = (_by_workload(paths, readers) for paths in (options.a, options.against, options.perturbed))
     for mine, other, side in ((a, b, "A"), (b, a, "B")):
         if lacking := [workload for workload in mine if workload not in other]:
-            raise BadInput(
+            raise CannotJudge(
                 f"{side} has runs of {', '.join(lacking)}, and {'B' if side == 'A' else 'A'} has none: compare runs of the same workloads."
             )
     found = []
@@ -165,21 +165,23 @@ def _history(options: argparse.Namespace, known: Sequence[Reader]) -> None:
     runs = [readers.read(path, known) for path in options.runs]
     gate.no_copies(runs)
     points = [_point(path, run, at) for at, (path, run) in enumerate(zip(options.runs, runs, strict=True), start=1)]
-    page = history_page.Page(history.of(points))
+    page = history_page.Page(history.groups_of(points))
     if not any(group.points for group in page.groups):
-        raise BadInput(f"No run can be used ({page.all_left[0]}): give runs that trained to their end.")
+        raise CannotJudge(f"No run can be used ({page.all_left[0]}): give runs that trained to their end.")
     _write("\n".join(map(verdict_text.printable, history_page.text(page))))
     if options.page:
         try:
             options.page.write_text(history_page.html(page), encoding="utf-8")
         except OSError as error:
-            raise BadInput(f"--page={options.page} cannot be written ({error.strerror}): name another file.") from None
+            raise CannotJudge(
+                f"--page={options.page} cannot be written ({error.strerror}): name another file."
+            ) from None
 
 
 def _point(path: Path, run: Run, number: int) -> history.Point:
     """A record tells neither when it was made nor of which code: the file's time is shown, and each run counts as another code."""
     if not run.workload:
-        raise BadInput(
+        raise CannotJudge(
             f"'{path}' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."
         )
     return history.Point(

@@ -23,12 +23,12 @@ _TOO_NOISY = 2.0  # margins of more than this many floors hide what people want 
 class Quantity:
     """A number of a run, and how its verdict is worded.
 
-    `of` gives what is judged: a logarithm if `is_ratio`, else a number that `unit` turns into what is shown. `floor` is what does not
+    `measure` gives what is judged: a logarithm if `is_ratio`, else a number that `unit` turns into what is shown. `floor` is what does not
     matter, `few` compares the means of a few pairs, `summary` says the means and the margin, `noisy` what to do if A varies too much.
     """
 
     name: str
-    of: Callable[[Run], float]
+    measure: Callable[[Run], float]
     floor: float
     few: Callable[[float, float], str]
     summary: Callable[[float, float, float], str]
@@ -67,7 +67,7 @@ def judge(base: Verdict, pairs: Sequence[tuple[Run, Run]], quantities: Sequence[
     """The verdict at the first declared look that decides; `how` says what was taken of each run."""
     if not pairs:
         return dataclasses.replace(base, reason="no run of B has the seed of a run of A: run B with the seeds of A")
-    a, b = (statistics.taken([[each.of(pair[side]) for each in quantities] for pair in pairs]) for side in (0, 1))
+    a, b = (statistics.taken([[each.measure(pair[side]) for each in quantities] for pair in pairs]) for side in (0, 1))
     base = dataclasses.replace(base, pairs=len(pairs))
     if len(pairs) < LOOKS[0]:
         needed = LOOKS[0] - len(pairs)

@@ -33,7 +33,7 @@ class Diagnosis:
         return f"step {self.step}, {self.metric}: A {number(self.a)}, B {number(self.b)}"
 
 
-def of(found: Comparison, config: Sequence[comparable.Difference]) -> Diagnosis | None:
+def diagnose(found: Comparison, config: Sequence[comparable.Difference]) -> Diagnosis | None:
     """The diagnosis of an exact comparison; None if nothing differs."""
     if found.first is None:
         return None

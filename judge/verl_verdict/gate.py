@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from verl_verdict import comparable, diagnosis, metrics
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 from verl_verdict.records import Kind, Problem, Run
 from verl_verdict.verdicts import Verdict, Word
 
@@ -15,13 +15,13 @@ from verl_verdict.verdicts import Verdict, Word
 def one_workload(runs_a: Sequence[Run], runs_b: Sequence[Run], perturbed: Sequence[Run]) -> str:
     """The workload of all runs; bad input if they do not share one."""
     if not runs_a or not runs_b:
-        raise BadInput("There is no run of A or of B: give at least one of each.")
+        raise CannotJudge("There is no run of A or of B: give at least one of each.")
     workloads = {run.workload: run.name for run in (*runs_a, *runs_b, *perturbed) if run.workload}
     if len(workloads) > 1:
         names = " and ".join(f"'{name}' is {workload}" for workload, name in workloads.items())
-        raise BadInput(f"The runs are of different workloads ({names}): compare runs of one workload.")
+        raise CannotJudge(f"The runs are of different workloads ({names}): compare runs of one workload.")
     if not workloads:
-        raise BadInput(
+        raise CannotJudge(
             f"'{runs_a[0].name}' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."
         )
     return next(iter(workloads))
@@ -32,7 +32,7 @@ def no_copies(runs: Sequence[Run]) -> None:
     seen: dict[str, str] = {}
     for run in runs:
         if run.fingerprint and run.fingerprint in seen and any(map(metrics.is_time, run.series)):
-            raise BadInput(
+            raise CannotJudge(
                 f"'{run.name}' and '{seen[run.fingerprint]}' are copies of one record (all times are equal): give the records of different runs."
             )
         seen[run.fingerprint] = run.name

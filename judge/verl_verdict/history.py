@@ -114,7 +114,7 @@ class Trend:
     values: Sequence[tuple[Point, float]]
     changes: Sequence[Change] = ()
 
-    def of(self, series: str) -> list[tuple[Point, float]]:
+    def values_of(self, series: str) -> list[tuple[Point, float]]:
         """The values of one series."""
         return [(point, value) for point, value in self.values if point.series == series]
 
@@ -156,7 +156,7 @@ def change_points(groups: Iterable[Group]) -> list[list[Change]]:
     )
 
 
-def of(points: Iterable[Point]) -> list[Group]:
+def groups_of(points: Iterable[Point]) -> list[Group]:
     """The groups of these runs, which are in the order of time."""
     found: list[_Found] = []
     for point in points:
@@ -240,7 +240,7 @@ def _trends(points: Sequence[Point], is_exact: bool) -> list[Trend]:
     found = []
     for name, decisive in metrics.decisive_of(workload, names, chosen):
         summary = Summary(name, decisive, last_third=True)
-        values = [(point, summary.of(point.run)) for point in points if point.run.series.get(name)]
+        values = [(point, summary.value(point.run)) for point in points if point.run.series.get(name)]
         if is_exact:
             found.append(Trend(name, values, _exact(name, values, differing, decisive.good)))
         else:

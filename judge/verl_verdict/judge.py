@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from verl_verdict import comparable, diagnosis, exact, gate, memory, metrics, outliers, pairing, sampled
 from verl_verdict.diagnosis import Diagnosis, listed
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 from verl_verdict.exact import Comparison, OneSided, Outcome
 from verl_verdict.metrics import Decisive
 from verl_verdict.outliers import Outlier
@@ -67,7 +67,7 @@ def session(runs_a: Mapping[str, Sequence[Run]], runs_b: Mapping[str, Sequence[R
     """The verdict on each case: the cases of A and B are the same ones."""
     for mine, other, side in ((runs_a, runs_b, "A"), (runs_b, runs_a, "B")):
         if lacking := [name for name in mine if name not in other]:
-            raise BadInput(
+            raise CannotJudge(
                 f"{side} has runs of {', '.join(lacking)}, and {'B' if side == 'A' else 'A'} has none: run the same cases with A and B."
             )
     return [case(runs_a[name], runs_b[name], name=name) for name in runs_a]
@@ -196,7 +196,7 @@ def _measured(runs_a: Sequence[Run], perturbed: Sequence[Run]) -> tuple[list[tup
     for run in perturbed:
         original = next((each for each in runs_a if each.seed == run.seed), None)
         if original is None:
-            raise BadInput(
+            raise CannotJudge(
                 f"The perturbed run '{run.name}' has the seed of no run of A ({run.seed}): perturb a run of A."
             )
         why = gate.why_unusable(run, original.last_step) or _why_no_measure(original, run)
@@ -282,7 +282,7 @@ def _only_logged(known: _Case) -> Verdict | None:
     equal += [name for name in pair.a[0].hashes if name in pair.b[0].hashes]
     reason = f"only what is logged changed, by one factor at every step: {factors}; equal are the {', '.join(equal)} and all else"
     return known.says(
-        Word.CHANGED, reason, "value by value; A repeats itself", diagnosis.of(compared, known.base.config)
+        Word.CHANGED, reason, "value by value; A repeats itself", diagnosis.diagnose(compared, known.base.config)
     )
 
 
@@ -290,7 +290,7 @@ def _wrong_on_its_face(known: _Case) -> Verdict | None:
     """Differences that are a regression whatever else happens, so that one pair shows them."""
     how = "one pair with the same seed, value by value"
     for pair, found in known.compared:
-        first = diagnosis.of(found, known.base.config)
+        first = diagnosis.diagnose(found, known.base.config)
         wrong = diagnosis.opposite_sign(pair.a[0], pair.b[0], found, is_exact=known.base.deterministic is True)
         if wrong is not None:
             of_advantages = wrong.metric.startswith("critic/advantages/")
@@ -357,7 +357,7 @@ def _exact(known: _Case) -> Verdict | None:
         return _agrees(known, Word.IDENTICAL, "B is bit-equal to A", how)
     if not known.base.deterministic:
         return None
-    first = diagnosis.of(known.worst_pair[1], known.base.config)
+    first = diagnosis.diagnose(known.worst_pair[1], known.base.config)
     if first is not None and Outcome.DIFFERS in outcomes:
         return _differs(known, first, how)
     size = max(each.size for _, found in known.compared for each in found.differences)
@@ -472,7 +472,7 @@ def _by_statistics(known: _Case) -> Verdict:
 
 
 def _too_few(known: _Case, pairs: int) -> Verdict:
-    first = diagnosis.of(known.worst_pair[1], known.base.config)
+    first = diagnosis.diagnose(known.worst_pair[1], known.base.config)
     needed = LOOKS[0] - pairs
     more = f"run {needed} more {'pair' if needed == 1 else 'pairs'} with other seeds"
     if known.base.deterministic is None:

@@ -210,11 +210,11 @@ def _quantities(runs: Sequence[Run], of_a: Sequence[Run], floor: float) -> list[
     return found
 
 
-def _level(of: Callable[[Run], float | None], runs: Sequence[Run]) -> float:
-    return mean(of(run) or math.nan for run in runs)
+def _level(size: Callable[[Run], float | None], runs: Sequence[Run]) -> float:
+    return mean(size(run) or math.nan for run in runs)
 
 
-def _peak(name: str, what: str, of: Callable[[Run], float | None], floor: float) -> Quantity:
+def _peak(name: str, what: str, size: Callable[[Run], float | None], floor: float) -> Quantity:
     """A ratio, so its logarithm is judged."""
 
     def summary(a: float, b: float, margin: float) -> str:
@@ -222,7 +222,7 @@ def _peak(name: str, what: str, of: Callable[[Run], float | None], floor: float)
 
     return Quantity(
         name=name,
-        of=lambda run: math.log(of(run) or math.nan),
+        measure=lambda run: math.log(size(run) or math.nan),
         floor=math.log1p(floor),
         few=lambda a, b: f"{what} {_gb(math.exp(a))} with A and {_gb(math.exp(b))} with B",
         summary=summary,
@@ -231,7 +231,7 @@ def _peak(name: str, what: str, of: Callable[[Run], float | None], floor: float)
     )
 
 
-def _growth(what: str, unit: str, level: float, of: Callable[[Run], float | None], floor: float) -> Quantity:
+def _growth(what: str, unit: str, level: float, growth_of: Callable[[Run], float | None], floor: float) -> Quantity:
     """What the growth of many steps would come to, as a share of A's peak `level`: a leak is small in a short run and fatal in a long one."""
     later = _LATER[unit]
     to_mb = level / later / _MB
@@ -241,7 +241,7 @@ def _growth(what: str, unit: str, level: float, of: Callable[[Run], float | None
 
     return Quantity(
         name=f"{what}, growth in MB per {unit}",
-        of=lambda run: (of(run) or 0.0) * later / level,
+        measure=lambda run: (growth_of(run) or 0.0) * later / level,
         floor=floor,
         few=few,
         summary=lambda a, b, margin: f"{few(a, b)} (the margin is {margin * to_mb:.3g} MB)",

@@ -17,11 +17,11 @@ class Reader(Protocol):
         """Is what is at `path` of its kind? Raises nothing but OSError."""
 
     def read(self, path: Path) -> Run:
-        """The run at `path`. Raises BadInput."""
+        """The run at `path`. Raises CannotJudge."""
 
 
 def read(path: Path, readers: Iterable[Reader] = ()) -> Run:
-    """The run at `path`, by the first reader that can read it; else from its metrics.jsonl. Raises BadInput."""
+    """The run at `path`, by the first reader that can read it; else from its metrics.jsonl. Raises CannotJudge."""
     for reader in readers:
         try:
             is_its_kind = reader.can_read(path)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_verdict import metrics
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 
 # Names of hashes.
 TOKENS = "sampled tokens"
@@ -115,13 +115,13 @@ def read(path: Path) -> Run:
     except IsADirectoryError:
         return read(_only_record(path))
     except FileNotFoundError:
-        raise BadInput(f"The record '{path}' does not exist: give a metrics.jsonl.") from None
+        raise CannotJudge(f"The record '{path}' does not exist: give a metrics.jsonl.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(
+        raise CannotJudge(
             f"The record '{path}' cannot be read ({error}): give a metrics.jsonl of verl's file logger."
         ) from None
     if not text.strip():
-        raise BadInput(f"The record '{path}' is empty: the run ended before its first step, or is not a run.")
+        raise CannotJudge(f"The record '{path}' is empty: the run ended before its first step, or is not a run.")
     return parse([text], str(path), str(path))
 
 
@@ -130,7 +130,7 @@ def _only_record(directory: Path) -> Path:
     if len(found) == 1:
         return found[0]
     has = f"{len(found)} files metrics.jsonl (such as '{found[0]}')" if found else "no metrics.jsonl"
-    raise BadInput(f"The directory '{directory}' has {has}: give the one of the run.")
+    raise CannotJudge(f"The directory '{directory}' has {has}: give the one of the run.")
 
 
 def parse(texts: Sequence[str], name: str, origin: str, starts: Sequence[int] = ()) -> Run:
@@ -145,7 +145,7 @@ def parse(texts: Sequence[str], name: str, origin: str, starts: Sequence[int] = 
         rows += attempt_rows
         problems += cut_off
     if not rows:
-        raise BadInput(
+        raise CannotJudge(
             f"The record '{origin}' has no complete step: the run ended before its first step, or is not a run."
         )
     series: dict[str, dict[int, float]] = {}
@@ -176,11 +176,11 @@ def _rows(text: str, origin: str) -> tuple[list[tuple[int, Mapping[str, Any]]], 
                 return rows, [
                     Problem(Kind.TRUNCATED, f"the record is cut off after step {step}, in line {number}", step)
                 ]
-            raise BadInput(
+            raise CannotJudge(
                 f"Line {number} of '{origin}' is not JSON ({line[:40]!r}): give a metrics.jsonl of verl's file logger."
             ) from None
         if not _is_step(row):
-            raise BadInput(
+            raise CannotJudge(
                 f'Line {number} of \'{origin}\' is not {{"step": n, "data": {{...}}}} ({line[:40]!r}): give a metrics.jsonl of verl\'s file logger.'
             )
         rows.append((row["step"], row["data"]))
@@ -192,7 +192,7 @@ def _unique(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise BadInput(
+        raise CannotJudge(
             f"{where} has the key {twice[:40]!r} twice, and which value is right is not known: give the metrics.jsonl as verl's file logger wrote it."
         )
     return found

@@ -140,7 +140,7 @@ def _noted(found: Verdict, *notes: str) -> Verdict:
 
 
 def _regressed(found: Verdict, mine: _Side, other: _Side, a: Sequence[Resumed]) -> Verdict:
-    differs = diagnosis.of(other.found, found.config)
+    differs = diagnosis.diagnose(other.found, found.config)
     if differs is not None:  # its values are A's and B's, so of the resumed runs of both
         run = next((each.run for each in a if each.run.seed == other.pair.run.seed), other.pair.straight)
         of_a = run.series.get(differs.metric, {}).get(differs.step, differs.a)

@@ -40,7 +40,7 @@ class Summary:
         part = "mean of all steps" if self.is_drift else "mean of the last third" if self.last_third else "first update"
         return f"{self.metric}, {part}"
 
-    def of(self, run: Run) -> float:
+    def value(self, run: Run) -> float:
         """The value of this run."""
         steps = sorted(run.series[self.metric].items())
         if not (self.last_third or self.is_drift):
@@ -88,7 +88,7 @@ def worse_alone(a: Run, b: Run, workload: str, chosen: Sequence[Decisive]) -> st
     """Why one pair is enough to say that B is worse: a metric that hardly depends on the path of training is beyond its floor."""
     for summary in summaries([a, b], workload, chosen):
         decisive = summary.decisive
-        mine, other = summary.of(a), summary.of(b)
+        mine, other = summary.value(a), summary.value(b)
         if decisive.path_free and decisive.good * (other - mine) < -summary.floor(mine):
             return f"{summary.name} is worse: A {diagnosis.number(mine)}, B {diagnosis.number(other)}"
     return None
@@ -111,8 +111,8 @@ def judge(base: Verdict, pairs: Sequence[Pair], others: Sequence[Run], chosen: S
     if not found:
         return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason="the runs have no decisive metric in common")
     found += drifts(runs, base.workload, chosen)
-    table = statistics.taken([[summary.of(run) for summary in found] for run in runs])
-    more = [[each.of(run) for each in found] for run in others if all(each.metric in run.series for each in found)]
+    table = statistics.taken([[summary.value(run) for summary in found] for run in runs])
+    more = [[each.value(run) for each in found] for run in others if all(each.metric in run.series for each in found)]
     repeats = None if base.deterministic else _repeats(pairs, found)  # they would tell that A has no noise at all
     case = _Sampled(base, found, pairs, repeats, statistics.taken(more) if more else None)
     judged, decided = base, 0
@@ -217,7 +217,7 @@ def _since(metric: str, pairs: Sequence[Pair], row: Row) -> tuple[int, float, fl
 def _repeats(pairs: Sequence[Pair], found: Sequence[Summary]) -> Array | None:
     """Differences between runs of A with one seed."""
     rows = [
-        [each.of(other) - each.of(one) for each in found]
+        [each.value(other) - each.value(one) for each in found]
         for pair in pairs
         for one, other in itertools.combinations(pair.a, 2)
         if all(each.metric in run.series for each in found for run in (one, other))

@@ -78,7 +78,7 @@ def _step(floor: float) -> Quantity:
 
     return Quantity(
         name=STEP,
-        of=_log_seconds,
+        measure=_log_seconds,
         floor=math.log1p(floor),
         few=lambda a, b: f"a step of B takes {math.exp(b - a):.2f} times as long as one of A",
         summary=summary,

@@ -37,7 +37,7 @@ def svg(group: Group, trend: Trend, name: str) -> Markup:
 def sentence(group: Group, trend: Trend) -> str:
     """The curve in words, for people who cannot see it."""
     parts = [f"{trend.metric}, {counted(len(group.sessions), 'session')}."]
-    shown = [(series, values) for series in group.series if (values := [value for _, value in trend.of(series)])]
+    shown = [(series, values) for series in group.series if (values := [value for _, value in trend.values_of(series)])]
     for series, values in shown[:_NAMED]:
         parts.append(f"{series} begins with {number(values[0])} and ends with {number(values[-1])}.")
     if len(shown) > _NAMED:
@@ -55,7 +55,7 @@ def _draw(axes: Axes, group: Group, trend: Trend, name: str) -> None:
     shown: set[int] = set()
     for place, series in enumerate(group.series):
         values: dict[int, list[float]] = {}
-        for point, value in trend.of(series):
+        for point, value in trend.values_of(series):
             if abs(value) < _LARGEST:
                 values.setdefault(group.sessions[point.session], []).append(value)
         if not values:

@@ -26,7 +26,7 @@ host::look_for_tools() {
   venv::is_current || HOST_PLAN+=("make ${VENV_DIR} from requirements-dev.lock")
 }
 
-# One of the names that judge/tests/test_page_chromium.py looks for.
+# One of the names that judge/tests/test_verdict_page_chromium.py looks for.
 host::look_for_browser() { host::_want chromium eval 'command -v chromium || command -v chromium-browser || command -v google-chrome'; }
 
 host::look_for_slurm() {

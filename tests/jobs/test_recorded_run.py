@@ -7,7 +7,7 @@ from verdict_runs import recorded, unpack
 
 from verl_regress.jobs import recorded_run
 from verl_verdict import comparable, readers
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 from verl_verdict.records import Kind
 
 
@@ -146,14 +146,16 @@ def test_how_a_job_ended(tmp_path, ended, failure, unfinished):
 def test_a_damaged_job_directory_is_refused(tmp_path):
     job = unpack(tmp_path, "sft-0.9.1-1")
     (job / "config/resolved.json").write_text("{")
-    with pytest.raises(BadInput, match=r"config/resolved\.json cannot be read: .*: restore it from a backup\.$"):
+    with pytest.raises(CannotJudge, match=r"config/resolved\.json cannot be read: .*: restore it from a backup\.$"):
         recorded_run.read(job)
 
 
 def test_a_job_directory_of_another_shape_is_refused(tmp_path):
     job = unpack(tmp_path, "sft-0.9.1-1")
     (job / "config/ray_config.yaml").write_text("trainer_overrides: [1]")
-    with pytest.raises(BadInput, match=r"^The job directory '.*' is damaged \(.*\): give its logs/metrics\.jsonl\.$"):
+    with pytest.raises(
+        CannotJudge, match=r"^The job directory '.*' is damaged \(.*\): give its logs/metrics\.jsonl\.$"
+    ):
         recorded_run.read(job)
 
 

@@ -24,7 +24,7 @@ from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import memory_records
 from verl_verdict import comparable, records
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 from verl_verdict.records import Run
 
 _SEED = re.compile(r"(^|[._])seed$")
@@ -54,7 +54,7 @@ class JobReader:
         return JobDir(path).config.is_dir()
 
     def read(self, path: Path) -> Run:
-        """Its run, with the hash of what it sampled. Raises the judge's BadInput."""
+        """Its run, with the hash of what it sampled. Raises CannotJudge."""
         found = sampled(path)
         return dataclasses.replace(read(path), hashes={records.TOKENS: found} if found else {})
 
@@ -62,14 +62,14 @@ class JobReader:
 def read(directory: Path) -> Run:
     """The run of a job directory, without hashes: what was sampled may be large, so a session hashes it once (`sampled`).
 
-    Raises the judge's BadInput.
+    Raises CannotJudge.
     """
     try:
         return _read(directory)
     except Unreadable as error:
-        raise BadInput(str(error)) from None
+        raise CannotJudge(str(error)) from None
     except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-        raise BadInput(
+        raise CannotJudge(
             f"The job directory '{directory}' is damaged ({type(error).__name__}: {error}): give its logs/metrics.jsonl."
         ) from None
 
@@ -83,7 +83,7 @@ def _read(directory: Path) -> Run:
     if not texts:
         if failure is None and unfinished is None:
             has = "an empty" if JobDir(directory).metrics.exists() else "no"
-            raise BadInput(
+            raise CannotJudge(
                 f"The job directory '{directory}' has {has} logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."
             )
         run = Run(name=directory.name, series={})
@@ -113,7 +113,7 @@ def _texts(attempts: Iterable[JobDir]) -> tuple[list[str], list[int]]:
         except FileNotFoundError:
             continue
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(
+            raise CannotJudge(
                 f"The record '{attempt.metrics}' cannot be read ({error}): make it readable, or give another run."
             ) from None
         if not text.strip():

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from verl_verdict import history, history_page
 
     points, left = recorded_points.collect(root)
-    page = history_page.Page(history.of(points), left, recorded_points.reports(root))
+    page = history_page.Page(history.groups_of(points), left, recorded_points.reports(root))
     if not any(group.points for group in page.groups):
         for each in page.all_left:
             say.info(printable(f"left out: {each}"))

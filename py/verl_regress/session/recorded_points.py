@@ -14,7 +14,7 @@ from verl_regress.session import schedule, suites, verdict
 from verl_regress.session.schedule import Evidence
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 from verl_verdict.history import Left, Point
 
 
@@ -38,7 +38,7 @@ def collect(root: SharedRoot) -> tuple[list[Point], list[Left]]:
                     seen.add(job["submission_id"])
                     point = _point(root, session, evidence["begin"]["time"], case, side, run, job)
                     points.append(replace(point, failed_checks=failed))
-            except BadInput as error:
+            except CannotJudge as error:
                 left.append(Left(f"{run} of {session.path.name}", str(error)))
             except DAMAGED as error:
                 left.append(Left(f"{run} of {session.path.name}", _damaged(error)))
@@ -75,7 +75,7 @@ def _point(
     recorded = JobDir(Path(job["job_dir"]))
     here = JobDir(root.path / recorded.path.relative_to(recorded.root.path))  # a host sees it at another path
     if not here.path.is_dir():
-        raise BadInput(f"its job's directory {here.path} is gone")
+        raise CannotJudge(f"its job's directory {here.path} is gone")
     code = job["code"] or {}
     return Point(
         run=verdict.run_of({**job, "job_dir": str(here.path)}),

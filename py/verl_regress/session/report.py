@@ -23,9 +23,9 @@ from verl_regress.session.checks import Result, end_of, seconds
 from verl_regress.session.verdict import decisive_of, run_of
 from verl_regress.store import mismatch
 from verl_regress.store.sessions import Session, jobs_of
-from verl_verdict import page, verdict_text, verdicts
+from verl_verdict import verdict_page, verdict_text, verdicts
 from verl_verdict.diagnosis import counted, doubt
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict, Word
 
@@ -135,8 +135,8 @@ def as_html(outcome: Outcome) -> str:
     cases = suites.of_recorded(begin["suite"]).cases if outcome.verdicts else ()
     lines, note = _code(outcome.evidence)
     failed = [check.claim for check in outcome.checks if check.failed]
-    return page.html(
-        page.Page(
+    return verdict_page.html(
+        verdict_page.Page(
             answer=outcome.headline.removeprefix(f"{outcome.word}: "),
             word=outcome.word,
             facts={
@@ -150,7 +150,7 @@ def as_html(outcome: Outcome) -> str:
             warnings=[f"{doubt(len(failed))}: {'; '.join(failed)}."] if failed else [],
             cases=[_case_of(outcome.session, case, outcome.evidence, outcome.verdicts) for case in cases],
             checks=[
-                page.Check(check.word, check.claim, str(check.skipped or check.checked), check.problems)
+                verdict_page.Check(check.word, check.claim, str(check.skipped or check.checked), check.problems)
                 for check in outcome.checks
             ],
             remarks=about_packages(outcome.evidence),
@@ -160,14 +160,16 @@ def as_html(outcome: Outcome) -> str:
     )
 
 
-def _case_of(session: Session, case: suites.Case, evidence: Mapping[str, Any], found: Sequence[Verdict]) -> page.Case:
+def _case_of(
+    session: Session, case: suites.Case, evidence: Mapping[str, Any], found: Sequence[Verdict]
+) -> verdict_page.Case:
     """A card of the page: the verdicts on a case, and its runs."""
     jobs = jobs_of(evidence)
     runs = {
         side: [run for job in schedule.runs_of(case, side, evidence).values() if (run := _run(job, case))]
         for side in "AB"
     }
-    return page.Case(
+    return verdict_page.Case(
         name=case.name,
         verdicts=[each for each in found if each.case in (case.name, case.speed_name, case.memory_name)],
         runs_a=runs["A"],
@@ -185,12 +187,12 @@ def _run(job: Mapping[str, Any], case: suites.Case) -> Run | None:
     """Without the metrics that the case ignores: nothing is said of them."""
     try:
         return run_of(job).without(case.ignore)
-    except BadInput:  # the verdict says so
+    except CannotJudge:  # the verdict says so
         return None
 
 
-def _page_job(session: Session, name: str, side: str, job: Mapping[str, Any]) -> page.Job:
-    return page.Job(
+def _page_job(session: Session, name: str, side: str, job: Mapping[str, Any]) -> verdict_page.Job:
+    return verdict_page.Job(
         run=name,
         side=side,
         submission_id=job["submission_id"],

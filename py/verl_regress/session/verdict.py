@@ -16,7 +16,7 @@ from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
 from verl_verdict import comparable, diagnosis, judge, memory, resumed, speed
 from verl_verdict import records as judged
-from verl_verdict.errors import BadInput
+from verl_verdict.errors import CannotJudge
 from verl_verdict.metrics import Decisive
 from verl_verdict.verdicts import Verdict, Word
 
@@ -53,7 +53,7 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
             found.append(speed.case(a, b, name=case.speed_name))
         if case.memory:
             found.append(memory.case(a, b, name=case.memory_name))
-    except BadInput as error:
+    except CannotJudge as error:
         return [Verdict(case=case.name, word=Word.INCOMPARABLE, reason=str(error), how="the records cannot be read")]
     if budget is not None and schedule.spent(evidence) >= budget:
         found = [_with_budget(verdict, budget) for verdict in found]
@@ -103,7 +103,7 @@ def wants(case: Case, evidence: Evidence) -> Wants:
 
 
 def run_of(job: Mapping[str, Any]) -> judged.Run:
-    """The judge's run of a recorded job, with the facts that only a session records. Raises the judge's BadInput."""
+    """The judge's run of a recorded job, with the facts that only a session records. Raises CannotJudge."""
     run = recorded_run.read(Path(job["job_dir"]))
     facts = {**run.facts, **job["artefacts"]}
     if job.get("image"):
@@ -135,7 +135,7 @@ def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -
         return None
     try:
         mine = run_of(b)
-    except BadInput:
+    except CannotJudge:
         return None
     if run.perturbed:
         mine = dataclasses.replace(mine, facts={**mine.facts, comparable.PERTURBED: "True"})
@@ -158,7 +158,7 @@ def _fits(job: Mapping[str, Any], b: judged.Run, needs_memory: bool) -> bool:
     try:
         run = run_of(job)
     except (
-        BadInput,
+        CannotJudge,
         LookupError,
         OSError,
     ):  # its files were removed, another user closed them, or its evidence lacks something

@@ -12,7 +12,7 @@ from verdict_runs import edit, generator, noisy, session
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import code_diff, report
-from verl_verdict import curves, exact, metrics, page
+from verl_verdict import curves, exact, metrics, verdict_page
 from verl_verdict.markup import element, joined
 from verl_verdict.records import Memory
 
@@ -312,7 +312,7 @@ def test_a_session_of_checks_only_has_a_page_without_cases(outcome):
 
 
 def test_a_case_without_runs_says_so():
-    shown = page.html(page.Page("Nothing ran.", "inconclusive", cases=[page.Case("ppo", [])]))
+    shown = verdict_page.html(verdict_page.Page("Nothing ran.", "inconclusive", cases=[verdict_page.Case("ppo", [])]))
     assert "No run has recorded a decisive metric, so there is no curve." in shown
 
 
@@ -347,13 +347,13 @@ class TestCodes:
 def test_the_memory_of_the_processes_is_shown_where_it_was_recorded():
     rng = generator(1)
     runs = [test_memory.remember(noisy(rng, name), rng, leak=leak) for name, leak in (("a", 0.0), ("b", 64e6))]
-    cells = Parsed(str(page._costs(page.Case("ppo", [], runs[:1], runs[1:])))).texts
+    cells = Parsed(str(verdict_page._costs(verdict_page.Case("ppo", [], runs[:1], runs[1:])))).texts
     rows = {name: cells[cells.index(name) + 1 : cells.index(name) + 4] for name in cells if name in MEMORY_ROWS}
     assert list(rows) == list(MEMORY_ROWS)
     assert rows["all processes together"][2] == "1.15"
     assert rows["growth a step"][1].endswith(" MB")
-    without = page.Case("ppo", [], runs[:1], [dataclasses.replace(runs[1], memory=Memory())])
-    assert "all processes together" not in page._costs(without)
+    without = verdict_page.Case("ppo", [], runs[:1], [dataclasses.replace(runs[1], memory=Memory())])
+    assert "all processes together" not in verdict_page._costs(without)
 
 
 MEMORY_ROWS = ("all processes together", "process WorkerDict", "process TaskRunner", "growth a step")
