@@ -67,7 +67,7 @@ def test_a_course_is_reported_with_its_step_and_metric(name):
     assert any(said in each for each in (verdict.reason, *verdict.notes))
 
 
-def test_runs_of_other_lengths_a_metric_in_half_of_the_runs_and_nan_in_a_are_never_the_same():
+def test_other_lengths_half_of_a_metric_and_nan_in_a_are_never_the_same():
     a, b = session(generator(1), 8, steps=30)
 
     def cut(run: Run, change) -> Run:
