@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent  # of this copy: py, judge and rehearsal are beside each other, here as in a checkout
+ROOT = HERE.parent  # of this copy: py and judge are beside each other, here as in a checkout
 
 
 def _start() -> int:
@@ -15,7 +15,7 @@ def _start() -> int:
     from deps import PACKAGES
 
     # What the helper shares with job processes, and its packages: all of it after the node's own packages.
-    sys.path += [str(HERE / "hooks"), str(ROOT / "judge"), str(ROOT / "rehearsal"), str(PACKAGES)]
+    sys.path += [str(HERE / "hooks"), str(ROOT / "judge"), str(PACKAGES)]
     try:
         from verl_regress.cli import main
 

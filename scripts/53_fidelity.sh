@@ -10,7 +10,8 @@ source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 helper::ensure
-job_dir=$(helper::run head where "$JOB")
+found=$(helper::run head where "$JOB")
+job_dir=${found#* }
 log::step "fidelity of ${job_dir##*/jobs/}"
-log::while 'checking what was trained' -- \
-  node::exec head env PYTHONPATH="$(helper::dir)/rehearsal" python3 -m verl_rehearsal.fidelity "$job_dir"
+log::while 'checking what was trained' -- node::exec head env PYTHONPATH="$(helper::dir)/rehearsal" \
+  python3 -m verl_rehearsal.fidelity "${found%% *}" "${job_dir}/logs/metrics.jsonl" "${job_dir}/state/reports"

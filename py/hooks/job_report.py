@@ -3,22 +3,10 @@
 import json
 import os
 import socket
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 JOB_DIR_VARIABLE = "VERL_REGRESS_JOB_DIR"
-
-
-def node_ip() -> str:
-    """Return this node's IP address as Ray knows it; in a process outside Ray, the address of the hostname."""
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
-        return str(ray.util.get_node_ip_address())
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "unknown"
 
 
 def hostname() -> str:

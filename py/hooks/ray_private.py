@@ -1,4 +1,4 @@
-"""What hooks and the rehearsal use of Ray that Ray does not document. Read in Ray 2.60.
+"""What hooks use of Ray that Ray does not document. Read in Ray 2.60.
 
 A process of a job cannot import verl_regress.cluster.ray_private, which has what the helper uses: check a new release of
 Ray in both.
@@ -78,13 +78,3 @@ def on_task_error(then: Callable[[BaseException], None]) -> None:
 def process_title() -> str:
     """What Ray calls this process, such as ``ray::AgentLoopWorker.generate_sequences``. Raises where Ray is not loaded."""
     return str(sys.modules["ray._raylet"].getproctitle())
-
-
-def call_in(actor: Any, function: Callable[[Any], Any]) -> Any:
-    """Call `function` with the actor in the actor's process; returns a reference to its result."""
-    return actor.__ray_call__.remote(function)
-
-
-def ready(actor: Any) -> Any:
-    """A reference that is ready when the actor has started."""
-    return actor.__ray_ready__.remote()

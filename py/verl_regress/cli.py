@@ -48,7 +48,7 @@ SUBCOMMANDS = {
     "launch": _Subcommand("the Ray entrypoint of a job", "worker.launcher"),
     "wait": _Subcommand("follow a job to its end", "jobs.watch"),
     "status": _Subcommand("what the cluster and its jobs are", "jobs.listing", "add_status_arguments", "run_status"),
-    "where": _Subcommand("a job's directory", "jobs.find", "add_job", "run_where"),
+    "where": _Subcommand("a job's workload and directory", "jobs.find", "add_job", "run_where"),
     "jobs": _Subcommand("all jobs, latest first", "jobs.listing"),
     "leftovers": _Subcommand("end what is left of a job on this node", "jobs.leftovers"),
     "stop": _Subcommand("stop a job and wait until it is over", "jobs.stop"),

@@ -65,13 +65,13 @@ def test_the_process_group_starts_on_gloo_and_its_rank_is_reported(tmp_path, mon
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("DIST_INIT_METHOD", f"file://{tmp_path}/rendezvous")
-    monkeypatch.setenv("VERL_REGRESS_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("VERL_REHEARSAL_REPORTS", str(tmp_path / "reports"))
     initialize_global_process_group_ray()
     try:
         assert torch.distributed.get_backend() == "gloo"
     finally:
         torch.distributed.destroy_process_group()
-    (report,) = (tmp_path / "state" / "reports").glob(f"training_actor-*-{os.getpid()}.json")
+    (report,) = (tmp_path / "reports").glob(f"training_actor-*-{os.getpid()}.json")
     written = json.loads(report.read_text())
     assert (written["rank"], written["world_size"], written["actor_name"]) == (0, 1, None)
 
@@ -136,7 +136,7 @@ def test_each_step_of_an_optimizer_is_reported_with_the_weights_that_it_left(tmp
             with torch.no_grad():
                 self.model.weight.add_(self.by)
 
-    monkeypatch.setenv("VERL_REGRESS_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("VERL_REHEARSAL_REPORTS", str(tmp_path / "reports"))
     for kind in (transformer_impl.FSDPEngineWithLMHead, transformer_impl.FSDPEngineWithValueHead):
         engine = kind.__new__(kind)
         engine.module = torch.nn.Linear(2, 2)
@@ -148,7 +148,7 @@ def test_each_step_of_an_optimizer_is_reported_with_the_weights_that_it_left(tmp
             for parameter in engine.module.parameters():
                 parameter.grad = torch.ones_like(parameter)
             engine.optimizer_step()
-    (report,) = (tmp_path / "state" / "reports").glob("trained_weights-*")
+    (report,) = (tmp_path / "reports").glob("trained_weights-*")
     counted = {"optimizer_steps": 2, "distinct": 1}
     assert json.loads(report.read_text()) == {"models": {"actor": counted, "critic": counted}}
 
@@ -172,7 +172,7 @@ def test_a_checkpoint_is_reported_with_the_weights_at_saving_and_after_loading(t
             if is_loaded:
                 self.model.load_state_dict(self.kept)
 
-    monkeypatch.setenv("VERL_REGRESS_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("VERL_REHEARSAL_REPORTS", str(tmp_path / "reports"))
     monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
     for name in ("load_fsdp_model_to_gpu", "offload_fsdp_model_to_cpu", "offload_fsdp_optimizer"):
         monkeypatch.setattr(transformer_impl, name, lambda _: None)
@@ -184,7 +184,7 @@ def test_a_checkpoint_is_reported_with_the_weights_at_saving_and_after_loading(t
     with torch.no_grad():
         engine.module.weight.add_(1.0)
     engine.load_checkpoint(local_path="/job/checkpoints/global_step_3/actor")
-    (report,) = (tmp_path / "state" / "reports").glob("checkpoint_weights-*")
+    (report,) = (tmp_path / "reports").glob("checkpoint_weights-*")
     seen = json.loads(report.read_text())
     assert set(seen["saved"]) == set(seen["loaded"]) == {"/job/checkpoints/global_step_3/actor rank 1"}
     assert (seen["saved"] == seen["loaded"]) is is_loaded

@@ -39,11 +39,11 @@ class Remote:
 
 @pytest.fixture
 def adapter(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("VERL_REGRESS_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("VERL_REHEARSAL_REPORTS", str(tmp_path / "reports"))
     rollout = HFRollout.__new__(HFRollout)
     rollout._rank, rollout._updates = 1, []
     rollout._server = type("Handle", (), {"load_weights": Remote(server.load_weights)})()
-    rollout.reports = tmp_path / "state" / "reports"
+    rollout.reports = tmp_path / "reports"
     return rollout
 
 
@@ -120,12 +120,12 @@ def test_updates_are_reported_by_rank_with_both_hashes(adapter, actor):
 
 
 def test_samples_are_reported_with_the_step_whose_weights_drew_them(server, actor, tmp_path, monkeypatch):
-    monkeypatch.setenv("VERL_REGRESS_JOB_DIR", str(tmp_path))
+    monkeypatch.setenv("VERL_REHEARSAL_REPORTS", str(tmp_path / "reports"))
     asyncio.run(server.load_weights(actor.state_dict(), 6))
     same, other = answers(server, ([7], params(1)), ([7], params(2)))
     asyncio.run(server.load_weights(changed(actor), 7))
     answers(server, ([7], params(1)))
-    (report,) = (tmp_path / "state" / "reports").glob("rollout_samples-*")
+    (report,) = (tmp_path / "reports").glob("rollout_samples-*")
     first, second = json.loads(report.read_text())["samples"]
     assert (first[0], first[1], first[2], second[2]) == (6, second[1], 1, 2)
     assert (first[3] == second[3]) == (same.token_ids == other.token_ids)

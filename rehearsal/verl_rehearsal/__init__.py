@@ -1,12 +1,16 @@
 """The CPU layer of a rehearsal: it lets verl's unmodified trainers run without a GPU.
 
-``VERL_REGRESS_HOOKS=verl_rehearsal`` makes the sitecustomize of every job process (driver, trainer, Ray actors) call
-``install()``. verl is never edited: each hook acts on one module, right after that module was imported.
+``install()`` is called at the start of every process (driver, trainer, Ray actors): with ``VERL_REHEARSAL=1`` by
+``activation``, in a job of verl-regress by its sitecustomize. verl is never edited: each hook acts on one module, right
+after that module was imported.
 """
 
+import functools
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
+
+__version__ = "1.3.0"  # that of py/verl_regress/__init__.py
 
 # (module whose import triggers the hook, our module whose apply() is then called with it)
 HOOKS = (
@@ -45,15 +49,16 @@ _applied: set[str] = set()
 
 def _report(hook: str) -> None:
     """Report the hooks that acted on verl in this process."""
-    import job_report
+    from verl_rehearsal import report
 
     if hook not in _applied:
         _applied.add(hook)
-        job_report.write("hooks", {"hooks": sorted(_applied)})
+        report.write("hooks", {"hooks": sorted(_applied)})
 
 
+@functools.cache
 def install() -> None:
-    """Register every hook; imports neither torch nor verl."""
+    """Register every hook, once; imports neither torch nor verl."""
     import wrapt  # here, so that the package's pure parts (sums, symbols) load without wrapt
 
     from verl_rehearsal import garbage

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import job_report
+from verl_rehearsal import report
 from verl_rehearsal.symbols import require
 
 
@@ -31,7 +31,7 @@ def _reporting(method: Callable[..., Any], kind: str, hashes: dict[str, dict[str
         answer = method(engine, local_path, *arguments, **named)
         if local_path is not None:  # verl asks for None if there is nothing to load
             hashes[kind][f"{Path(local_path).absolute()} rank {engine.rank}"] = sha256_of_shards(engine.module)
-            job_report.write("checkpoint_weights", hashes)
+            report.write("checkpoint_weights", hashes)
         return answer
 
     return call_and_report

@@ -1,4 +1,8 @@
-"""Did the rehearsal train what it sampled from? Reads a finished job's own files; `python -m verl_rehearsal.fidelity`.
+"""Did the rehearsal train what it sampled from? Reads what a finished run has recorded:
+
+    python -m verl_rehearsal.fidelity ppo|grpo|sft METRICS REPORTS [--one-machine]
+
+METRICS is the file of verl's logger "file" (VERL_FILE_LOGGER_PATH), REPORTS the run's directory VERL_REHEARSAL_REPORTS.
 
 A rehearsal can run, look fine and be wrong. With the padded path of verl 0.7.1 the rollout samples from another policy
 than the one being trained. With one seed for all answers to a prompt, GRPO of verl 0.9.1 ends well and trains nothing.
@@ -7,9 +11,9 @@ Only these checks show it.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,24 +61,26 @@ class Check:
     seen: str
 
 
-def check(job_dir: Path) -> Iterator[Check]:
-    """Yield the checks of a job directory; a check whose file or value is missing fails. Raises KeyError for a new workload."""
-    resolved = json.loads(_read(job_dir / "config" / "resolved.json") or "{}")
-    kind = KINDS[resolved.get("workload", "ppo")]
-    steps = [json.loads(line) for line in _read(job_dir / "logs" / "metrics.jsonl").splitlines()]
+def check(workload: str, metrics: Path, reports: Path, *, one_machine: bool = False) -> Iterator[Check]:
+    """Yield the checks of a run; a check whose file or value is missing fails. Raises KeyError for another workload.
+
+    `one_machine`: the training actors ran on the same machine; otherwise each must have had one of its own.
+    """
+    kind = KINDS[workload]
+    steps = [json.loads(line) for line in _read(metrics).splitlines()]
     if kind.samples:
         yield from _correlation(steps)
     yield _learning_rate(steps, kind.learning_rate)
     if kind.samples:
-        yield _weights(_reports(job_dir, "rollout_weights"))
-    yield _placement(_reports(job_dir, "training_actor"))
-    trained = _reports(job_dir, "trained_weights")
+        yield _weights(_reports(reports, "rollout_weights"))
+    yield _placement(_reports(reports, "training_actor"), one_machine=one_machine)
+    trained = _reports(reports, "trained_weights")
     for model in kind.models:
         yield _gradient(steps, model)
         yield _trained(trained, model)
     if kind.samples:
         yield _reward(steps)
-        samples = [tuple(sample) for report in _reports(job_dir, "rollout_samples") for sample in report["samples"]]
+        samples = [tuple(sample) for report in _reports(reports, "rollout_samples") for sample in report["samples"]]
         yield _seeds(samples)
         if kind.groups:
             yield _groups(samples)
@@ -111,12 +117,13 @@ def _weights(reports: list[dict[str, Any]]) -> Check:
     )
 
 
-def _placement(reports: list[dict[str, Any]]) -> Check:
+def _placement(reports: list[dict[str, Any]], *, one_machine: bool) -> Check:
     places = {report["rank"]: report["node_ip"] for report in reports}
     size = max((report["world_size"] for report in reports), default=0)
     shown = ", ".join(f"rank {rank} on {places[rank]}" for rank in sorted(places)) or "none reported"
     whole = sorted(places) == list(range(size)) and size > 1
-    return Check(whole and len(set(places.values())) == size, f"training actors, each on a worker of its own: {shown}")
+    machines, wanted = (1, "on one machine") if one_machine else (size, "each on a worker of its own")
+    return Check(whole and len(set(places.values())) == machines, f"training actors, {wanted}: {shown}")
 
 
 def _gradient(steps: list[dict[str, Any]], model: Model) -> Check:
@@ -171,26 +178,28 @@ def _values(steps: list[dict[str, Any]], metric: str) -> list[float]:
     return [step["data"][metric] for step in steps if metric in step["data"]]
 
 
-def _reports(job_dir: Path, kind: str) -> list[dict[str, Any]]:
-    return [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted((job_dir / "state" / "reports").glob(f"{kind}-*.json"))
-    ]
+def _reports(directory: Path, kind: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob(f"{kind}-*.json"))]
 
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def main(job_dir: str) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Print every check; 0 when all pass, 9 (a verification check failed) when one does not."""
-    checks = list(check(Path(job_dir)))
+    parser = argparse.ArgumentParser(prog="python -m verl_rehearsal.fidelity", allow_abbrev=False)
+    parser.add_argument("workload", choices=KINDS)
+    parser.add_argument("metrics", type=Path, help="the file of verl's logger 'file'")
+    parser.add_argument("reports", type=Path, help="the directory that VERL_REHEARSAL_REPORTS named")
+    parser.add_argument("--one-machine", action="store_true", help="the training actors shared a machine")
+    checks = list(check(**vars(parser.parse_args(argv))))
     for one in checks:
         print(f"{'ok' if one.passed else 'FAIL':<8}{one.seen}")
     good = sum(one.passed for one in checks)
     print(f"{'ok' if good == len(checks) else 'FAIL':<8}fidelity: {good} of {len(checks)} checks passed")
-    return 0 if checks and good == len(checks) else 9
+    return 0 if good == len(checks) else 9
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))
+    raise SystemExit(main())

@@ -6,7 +6,6 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 
-import ray_private
 from verl_rehearsal.errors import RehearsalError
 from verl_rehearsal.hf_server import HFServer
 
@@ -19,7 +18,8 @@ def server_name(replica_rank: int) -> str:
 class HFReplica(RolloutReplica):
     """One server next to one training worker, on the same node.
 
-    Implements ``verl.workers.rollout.replica.RolloutReplica``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b.
+    Implements ``verl.workers.rollout.replica.RolloutReplica``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b. What Ray
+    adds to each actor, ``__ray_call__`` and ``__ray_ready__``, is not documented; read in Ray 2.60.
     """
 
     async def launch_servers(self) -> None:
@@ -32,7 +32,7 @@ class HFReplica(RolloutReplica):
                 f"in {self.rollout_mode}: set tensor_model_parallel_size, data_parallel_size and "
                 "pipeline_model_parallel_size of actor_rollout_ref.rollout to 1 and train without a reward model"
             )
-        node_id = await ray_private.call_in(self.workers[0], lambda _worker: ray.get_runtime_context().get_node_id())
+        node_id = await self.workers[0].__ray_call__.remote(lambda _worker: ray.get_runtime_context().get_node_id())
         server: Any = (
             ray.remote(HFServer)
             .options(
@@ -42,7 +42,7 @@ class HFReplica(RolloutReplica):
             )
             .remote(self.model_config.path, response_length=self.config.response_length)
         )
-        await ray_private.ready(server)
+        await server.__ray_ready__.remote()
         self.servers = [server]
         self._server_handle = server
         self._server_address = f"hf_cpu/{self.replica_rank}"  # verl only needs it to differ between replicas

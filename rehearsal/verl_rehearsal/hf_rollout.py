@@ -8,7 +8,7 @@ import ray
 import torch
 from verl.workers.rollout.base import BaseRollout
 
-import job_report
+from verl_rehearsal import report
 from verl_rehearsal.errors import RehearsalError
 from verl_rehearsal.hf_replica import server_name
 from verl_rehearsal.weights import sha256_of
@@ -55,11 +55,11 @@ class HFRollout(BaseRollout):
         self._updates.append(
             {"global_step": global_step, "actor_sha256": actor_sha256, "rollout_sha256": rollout_sha256}
         )
-        job_report.write(
+        report.write(
             "rollout_weights",
             {
                 "rank": self._rank,
-                "node_ip": job_report.node_ip(),
+                "node_ip": report.node_ip(),
                 "replica": self._rank,
                 "updates": self._updates,
             },

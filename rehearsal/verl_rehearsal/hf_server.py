@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from verl.workers.rollout.replica import TokenOutput
 
-import job_report
+from verl_rehearsal import report
 from verl_rehearsal.errors import RehearsalError
 from verl_rehearsal.sampling import Completion, Request, parse_request, sample
 from verl_rehearsal.weights import sha256_of
@@ -47,7 +47,7 @@ class HFServer:
         Reports the samples so far: global step, prompt, seed and answer of each, with hashes for the token ids. Raises
         RehearsalError unless the names and shapes are exactly the model's own.
         """
-        job_report.write("rollout_samples", {"samples": self._samples})
+        report.write("rollout_samples", {"samples": self._samples})
         async with self._model_lock:
             try:
                 self._model.load_state_dict(weights, strict=True)

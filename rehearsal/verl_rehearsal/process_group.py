@@ -10,7 +10,7 @@ from types import ModuleType
 
 import wrapt
 
-import job_report
+from verl_rehearsal import report
 
 DUPLICATE = "cpu:gloo,cpu:gloo"
 
@@ -38,12 +38,12 @@ def _report_rank() -> None:
     import torch.distributed
 
     inside_actor = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
-    job_report.write(
+    report.write(
         "training_actor",
         {
             "rank": torch.distributed.get_rank(),
             "world_size": torch.distributed.get_world_size(),
-            "node_ip": job_report.node_ip(),
+            "node_ip": report.node_ip(),
             "actor_name": ray.get_runtime_context().get_actor_name() if inside_actor else None,
         },
     )

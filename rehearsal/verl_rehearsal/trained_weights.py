@@ -7,7 +7,7 @@ and main at 1dda039b: the one method in which actor, critic and SFT model take a
 from types import ModuleType
 from typing import Any
 
-import job_report
+from verl_rehearsal import report
 from verl_rehearsal.symbols import require
 
 
@@ -27,7 +27,7 @@ def apply(module: ModuleType) -> None:
             ]  # before the first step: a job of one step must change them, too
         grad_norm = optimizer_step(engine)
         taken[model].append(sha256_of_shards(engine.module))
-        job_report.write(
+        report.write(
             "trained_weights",
             {
                 "models": {

@@ -41,11 +41,11 @@ def made_in_order():
 
 @pytest.mark.usefixtures("three")
 def test_latest_means_the_callers_by_user_and_checkout(run, shared):
-    assert run("--owner=alice:00000000000000aa", "where", "latest").out == f"{shared.jobs}/alices\n"
-    assert run("--owner=bob:00000000000000aa", "where", "latest").out == f"{shared.jobs}/bobs\n"
-    assert run("where", "latest").out == f"{shared.jobs}/nobodys\n"  # the caller is not known
-    assert run(BOB, "where", "nobodys").out == f"{shared.jobs}/nobodys\n"
-    assert run(BOB, "where", "alices").out == f"{shared.jobs}/alices\n"
+    assert run("--owner=alice:00000000000000aa", "where", "latest").out == f"ppo {shared.jobs}/alices\n"
+    assert run("--owner=bob:00000000000000aa", "where", "latest").out == f"ppo {shared.jobs}/bobs\n"
+    assert run("where", "latest").out == f"ppo {shared.jobs}/nobodys\n"  # the caller is not known
+    assert run(BOB, "where", "nobodys").out == f"ppo {shared.jobs}/nobodys\n"
+    assert run(BOB, "where", "alices").out == f"ppo {shared.jobs}/alices\n"
 
 
 @pytest.mark.usefixtures("three")

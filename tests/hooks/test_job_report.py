@@ -2,7 +2,6 @@
 
 import json
 import os
-import types
 
 import job_report
 
@@ -22,11 +21,3 @@ def test_a_report_is_replaced_whole_and_leaves_nothing_unfinished(tmp_path, monk
     reports = list((tmp_path / "state" / "reports").iterdir())
     assert [report.name for report in reports] == [f"rollout_weights-worker-7-{os.getpid()}.json"]
     assert json.loads(reports[0].read_text()) == {"updates": [3]}
-
-
-def test_the_node_ip_is_rays_inside_a_ray_process(monkeypatch):
-    ray = types.SimpleNamespace(
-        is_initialized=lambda: True, util=types.SimpleNamespace(get_node_ip_address=lambda: "10.1.2.3")
-    )
-    monkeypatch.setitem(job_report.sys.modules, "ray", ray)
-    assert job_report.node_ip() == "10.1.2.3"

@@ -10,15 +10,16 @@ def test_latest_is_the_job_created_last(run, make_job):
     for age, name in ((30, "b"), (10, "c"), (20, "a")):
         job = make_job(name)
         os.utime(job.config, (1e9 - age, 1e9 - age))
-    assert run("where", "latest").out == f"{job.path.parent}/c\n"
+    assert run("where", "latest").out == f"ppo {job.path.parent}/c\n"
     (job.path.parent / "b" / "logs" / "driver.log").write_text("what runs changes nothing of it")
-    assert run("where", "latest").out == f"{job.path.parent}/c\n"
-    assert run("where", "a").out == f"{job.path.parent}/a\n"
+    assert run("where", "latest").out == f"ppo {job.path.parent}/c\n"
+    assert run("where", "a").out == f"ppo {job.path.parent}/a\n"
 
 
 def make_attempt(job, number, age=0.0):
     attempt = job.numbered(number)
     attempt.config.mkdir(parents=True)
+    shutil.copy(job.config / "resolved.json", attempt.config)
     os.utime(attempt.config, (1e9 - age, 1e9 - age))
     return attempt
 
@@ -27,15 +28,15 @@ def test_an_id_means_the_newest_attempt_and_a_numbered_id_that_attempt(run, shar
     old, other = make_job("old"), make_job("other")
     os.utime(old.config, (1e9 - 30, 1e9 - 30))
     os.utime(other.config, (1e9 - 20, 1e9 - 20))
-    assert run("where", "latest").out == f"{other.path}\n"
+    assert run("where", "latest").out == f"ppo {other.path}\n"
     for number in (2, 10, 3):
         make_attempt(old, number, age=10)
     assert [attempt.ray_id for attempt in old.numbered(3).attempts()] == ["old", "old.a2", "old.a3", "old.a10"]
     assert {attempt.submission_id for attempt in old.attempts()} == {"old"}
     for asked in ("latest", "old", "old.a10"):
-        assert run("where", asked).out == f"{old.path}/attempts/10\n"
-    assert run("where", "old.a1").out == f"{old.path}\n"
-    assert run("where", "old.a2").out == f"{old.path}/attempts/2\n"
+        assert run("where", asked).out == f"ppo {old.path}/attempts/10\n"
+    assert run("where", "old.a1").out == f"ppo {old.path}\n"
+    assert run("where", "old.a2").out == f"ppo {old.path}/attempts/2\n"
     assert [job.ray_id for job in find.newest(shared)] == ["old.a10", "other"]
     assert {attempt.root for attempt in old.attempts()} == {shared}
 

@@ -35,9 +35,8 @@ def check(tmp_path):
             {"step": step, "data": {key: value for key, value in row.items() if value is not None}}
             for step, row in rows.items()
         ]
-        write(tmp_path / "config" / "resolved.json", json.dumps({"workload": workload}))
-        write(tmp_path / "logs" / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        reports = tmp_path / "state" / "reports"
+        write(tmp_path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        reports = tmp_path / "reports"
         hashes = [{"actor_sha256": actor, "rollout_sha256": rollout} for actor, rollout in updates]
         write(reports / "rollout_weights-1.json", json.dumps({"updates": hashes}))
         for rank, address in actors:
@@ -46,14 +45,21 @@ def check(tmp_path):
         models = {name: {"optimizer_steps": steps, "distinct": distinct} for name, (steps, distinct) in trained.items()}
         write(reports / "trained_weights-1.json", json.dumps({"models": models}))
         write(reports / "rollout_samples-1.json", json.dumps({"samples": samples}))
-        return list(fidelity.check(tmp_path))
+        return list(fidelity.check(workload, tmp_path / "metrics.jsonl", reports))
 
     return check
 
 
-def test_a_faithful_run(check, tmp_path, capsys):
+@pytest.fixture
+def main(tmp_path):
+    return lambda workload, *how: fidelity.main(
+        [workload, str(tmp_path / "metrics.jsonl"), str(tmp_path / "reports"), *how]
+    )
+
+
+def test_a_faithful_run(check, main, capsys):
     check("grpo")
-    assert fidelity.main(str(tmp_path)) == 0
+    assert main("grpo") == 0
     assert capsys.readouterr().out == (
         "ok      rollout_actor_probs_pearson_corr at step 1: 0.999900 (wanted: at least 0.999)\n"
         "ok      rollout_actor_probs_pearson_corr at step 10: 0.999900 (wanted: at least 0.999)\n"
@@ -143,10 +149,10 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("workload", "given", "seen"), FAILURES)
-def test_each_check_can_fail_alone(check, tmp_path, capsys, workload, given, seen):
+def test_each_check_can_fail_alone(check, main, capsys, workload, given, seen):
     checks = check(workload, **given)
     assert [one.seen for one in checks if not one.passed] == [seen]
-    assert fidelity.main(str(tmp_path)) == 9
+    assert main(workload) == 9
     good = len(checks) - 1
     assert capsys.readouterr().out.endswith(f"FAIL    fidelity: {good} of {len(checks)} checks passed\n")
 
@@ -159,8 +165,16 @@ def test_every_check_has_a_case_that_fails_it(check):
         assert kinds <= broken
 
 
-def test_a_job_directory_without_files(tmp_path, capsys):
-    assert fidelity.main(str(tmp_path)) == 9
+@pytest.mark.parametrize(("actors", "passed"), [([(0, "a"), (1, "a")], True), (ACTORS, False), ([(0, "a")], False)])
+def test_on_one_machine_all_training_actors_are_there(check, main, capsys, actors, passed):
+    check("ppo", actors=actors)
+    assert (main("ppo", "--one-machine") == 0) is passed
+    shown = ", ".join(f"rank {rank} on {machine}" for rank, machine in actors)
+    assert f"{'ok' if passed else 'FAIL':<8}training actors, on one machine: {shown}\n" in capsys.readouterr().out
+
+
+def test_a_run_without_files(main, capsys):
+    assert main("ppo") == 9
     printed = capsys.readouterr().out
     assert "ok " not in printed
     assert printed.count("FAIL") == 12

@@ -11,7 +11,7 @@ from streams import state_of, tar, whole
 
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import SharedRoot
-from verl_regress.store import hub, models
+from verl_regress.store import hub, models, rehearsal
 
 FOLDER = {"./config.json": b"{}", "./model.safetensors": b"weights"}
 
@@ -43,10 +43,10 @@ def tiny(monkeypatch, tmp_path):
     """verl_rehearsal without the model itself, which needs torch and seconds; returns the seeds that were built."""
     package = tmp_path / "rehearsal" / "verl_rehearsal"
     package.mkdir(parents=True)
-    for name in ("__init__", "make_tiny_model", "errors", "sums", "sampling"):
-        shutil.copy(models.REHEARSAL / "verl_rehearsal" / f"{name}.py", package)
+    for name in ("__init__", "__main__", "errors", "sums", "sums_files"):
+        shutil.copy(rehearsal.DIRECTORY / "verl_rehearsal" / f"{name}.py", package)
     (package / "tiny_model.py").write_text(TINY_MODEL)
-    monkeypatch.setattr(models, "REHEARSAL", package.parent)
+    monkeypatch.setattr(rehearsal, "DIRECTORY", package.parent)
     return lambda: [int(line) for line in (package / "built").read_text().split()]
 
 
@@ -85,7 +85,7 @@ def test_a_change_to_the_code_that_makes_the_tiny_model_needs_a_new_recipe():
     """Without one, users keep a model that the new code would not make; with one for a comment, they have to remove it."""
     code = []
     for name in ("tiny_model", "sums", "sampling"):
-        tree = ast.parse((models.REHEARSAL / "verl_rehearsal" / f"{name}.py").read_text())
+        tree = ast.parse((rehearsal.DIRECTORY / "verl_rehearsal" / f"{name}.py").read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
                 node.body = node.body[1:] or [ast.Pass()]

@@ -146,6 +146,7 @@ def api_of(job: JobDir) -> RayApi:
 
 
 def run_where(args: argparse.Namespace) -> int:
-    """Print the directory of a job's newest attempt."""
-    print(asked_for(args).path)
+    """Print the workload and the directory of a job's newest attempt."""
+    job = asked_for(args)
+    print(plan_of(job)["workload"], job.path)
     return 0

@@ -30,7 +30,7 @@ from verl_verdict.records import Run
 _SEED = re.compile(r"(^|[._])seed$")
 # Variables and config keys that name the job itself, or where its files are; and whether a breakpoint waits for a person.
 _OWN_VARIABLES = (
-    "HF_MODULES_CACHE", "PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REGRESS_SECRETS", "VERL_REGRESS_JOB_UIDS",
+    "HF_MODULES_CACHE", "PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REHEARSAL_REPORTS", "VERL_REGRESS_SECRETS", "VERL_REGRESS_JOB_UIDS",
     "RAY_DEBUG", "RAY_DEBUG_POST_MORTEM", "VERL_REGRESS_DEBUGGER_HOST",
 )  # fmt: skip
 _HOOKS = "VERL_REGRESS_HOOKS"

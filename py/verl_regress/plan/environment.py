@@ -24,6 +24,7 @@ _REFUSED_ENV = {
     "RAY_API_SERVER_ADDRESS": "the job finds its cluster by itself",
     "VERL_FILE_LOGGER_PATH": "a job writes only into its own directory",
     "VERL_REGRESS_JOB_DIR": "a job writes only into its own directory",
+    "VERL_REHEARSAL_REPORTS": "a job writes only into its own directory",
     job_secrets.FILE_VARIABLE: "a job names its secrets under secrets",
     "RAY_DEBUG": "the knob DEBUGGER turns Ray's debugger on, for one submission",
     "RAY_DEBUG_POST_MORTEM": "DEBUGGER=post-mortem does that, for one submission",
@@ -111,6 +112,7 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
         **debugger,
         "VERL_REGRESS_HOOKS": ",".join(filter(None, (first, *hooks, asked.get("VERL_REGRESS_HOOKS", "")))),
         "VERL_REGRESS_JOB_DIR": str(job.path),
+        **({"VERL_REHEARSAL_REPORTS": str(job.reports)} if request.base.python_layers else {}),
         "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),
     }
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from verl_regress.base import ids
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import SharedRoot
-from verl_regress.store import artefact, tarball
+from verl_regress.store import artefact, rehearsal, tarball
 from verl_regress.store.artefact import Source
 from verl_regress.store.hub import Hub
 
@@ -60,7 +60,7 @@ def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryI
     """Make `datasets/<name>` and `datasets/<name>_sft` from `source` unless they exist; returns the first's manifest.
 
     `stream` is only read for `path:DIR`: a tar of DIR's train.jsonl and test.jsonl. Raises BadInput for a source or a
-    name that cannot be used, for data that is not GSM8K's, and as `artefact.ensure` does.
+    name that cannot be used, for data that is not GSM8K's, and as `rehearsal.run` and `artefact.ensure` do.
     """
     if source not in ("synthetic", "hub") and not source.startswith("path:"):
         raise BadInput(f"DATASET_SOURCE={source!r} is not a source of data: use synthetic, path:DIR or hub.")
@@ -68,7 +68,7 @@ def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryI
     if source == "hub":
         return _prepare_from_hub(root, target)
     if source == "synthetic":
-        rows = _synthetic(seed)
+        rows = json.loads(rehearsal.run(f"DATASET_SOURCE=synthetic with SEED={seed}", "data", "-", f"--seed={seed}"))
         made_from = Source(source, _sha256(json.dumps(rows, sort_keys=True).encode()), seed)
     else:
         directory = source.removeprefix("path:")
@@ -178,12 +178,6 @@ def _checked_name(name: str, source: str) -> str:
             f"DATASET={name} is reserved for synthetic data, but DATASET_SOURCE={source} is not synthetic: set DATASET=gsm8k."
         )
     return name
-
-
-def _synthetic(seed: int) -> dict[str, list[Row]]:
-    from verl_rehearsal import sums  # here: only a rehearsal needs it
-
-    return {"train": sums.rows(seed, sums.TRAIN_ROWS, "train"), "test": sums.rows(seed, sums.TEST_ROWS, "test")}
 
 
 def _prepare_from_hub(root: SharedRoot, target: Path) -> artefact.Manifest:

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -14,15 +13,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from verl_regress.base import ids, pulse
-from verl_regress.base.errors import BadInput, RegressError, last_line
-from verl_regress.base.layout import HELPER_DIR, SharedRoot
+from verl_regress.base.errors import BadInput
+from verl_regress.base.layout import SharedRoot
 from verl_regress.base.owner import is_trusted
-from verl_regress.store import artefact, tarball
+from verl_regress.store import artefact, rehearsal, tarball
 from verl_regress.store.artefact import Source
 from verl_regress.store.hub import Hub
 
 TINY_NAME = "tiny-qwen2"
-REHEARSAL = HELPER_DIR / "rehearsal"
 KNOB = "MODEL"
 
 # What decides the tiny model's bytes, apart from the seed: the code that makes it (not its comments). It has a new
@@ -95,31 +93,15 @@ def prepare(
 
 def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]:
     def build(directories: Sequence[Path]) -> dict[str, float | int]:
-        try:
-            with pulse.during("training the tiny model"):
-                facts = _run_maker(directories, seed)
-        except RegressError as error:
-            raise RegressError(f"MODEL_SOURCE=tiny with SEED={seed}: {error}.") from None
-        built: dict[str, float | int] = json.loads(facts)
-        return built
+        actor, critic = map(str, directories)
+        asked = f"MODEL_SOURCE=tiny with SEED={seed}"
+        with pulse.during("training the tiny model"):
+            facts: dict[str, float | int] = json.loads(
+                rehearsal.run(asked, "model", actor, f"--critic={critic}", f"--seed={seed}")
+            )
+        return facts
 
     return artefact.ensure_all(targets, Source("tiny", TINY_RECIPE, seed), build, knob=KNOB)
-
-
-def _run_maker(directories: Sequence[Path], seed: int) -> str:
-    """What `verl_rehearsal.make_tiny_model` prints; raises RegressError with its last words if it fails."""
-    path = os.pathsep.join(filter(None, (str(REHEARSAL), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, "-m", "verl_rehearsal.make_tiny_model", *map(str, directories), str(seed)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RegressError(last_line(done.stderr, f"it ended with status {done.returncode}"))
-    return done.stdout
 
 
 def _prepare_from_hub(root: SharedRoot, target: Path, source: str, address: str) -> artefact.Manifest:

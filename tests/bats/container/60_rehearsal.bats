@@ -18,8 +18,8 @@ setup() { load container_helper; }
 # rehearsal::test NODE VERSION SNAPSHOT [TEST...]: these tests, or all of them, on that node, with that snapshot on PYTHONPATH; without a
 # SNAPSHOT, with the image's own verl. Their output and exit status are in the file VERSION.
 rehearsal::test() {
-  docker exec "${CLUSTER_NAME}-$1" rm -rf /tmp/tests
-  tar -C rehearsal -c tests | docker exec --interactive "${CLUSTER_NAME}-$1" tar -C /tmp -x
+  tar -c -C "${PWD}/rehearsal/tests" . -C "${PWD}/tests/on_verl" . |
+    docker exec --interactive "${CLUSTER_NAME}-$1" sh -c 'rm -rf /tmp/tests && mkdir /tmp/tests && tar -C /tmp/tests -x'
   {
     docker exec --env PYTHONPATH="${3:+/private/common/code/verl/$3:}${HELPER}/py/hooks:${HELPER}/rehearsal" \
       --env PYTHONDONTWRITEBYTECODE=1 --env HOME=/tmp/home --workdir /tmp/tests "${CLUSTER_NAME}-$1" \

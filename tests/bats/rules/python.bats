@@ -14,3 +14,10 @@ setup() { load rules_helper; }
   rules::leave_out '^py/verl_regress/base/processes\.py$'
   rules::none '"/proc[/"]'
 }
+
+@test "the rehearsal imports neither hooks, helper nor judge: pip installs it alone" {
+  rules::files 'rehearsal/*.py'
+  rules::none "^ *(import|from) (verl_regress|verl_verdict|$(printf '%s\n' py/hooks/*.py | sed 's,.*/,,; s,\.py$,,' | paste -sd '|'))\\b"
+  rules::files 'py/hooks/*.py'
+  rules::none '^ *(import|from) verl_rehearsal\b'
+}

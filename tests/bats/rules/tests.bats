@@ -37,7 +37,7 @@ long_names() {
     case $folder in
       judge/tests) folder=judge/verl_verdict ;;
       tests/rehearsal) folder=rehearsal/verl_rehearsal ;;
-      tests/hooks) folder=py/hooks ;;
+      tests/hooks | tests/on_verl) folder=py/hooks ;;
       tests/dev) folder=scripts/dev ;;
       *) folder=py/verl_regress/${folder#tests/} ;;
     esac
