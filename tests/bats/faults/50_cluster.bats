@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The cluster itself: started twice at once, and with half of Ray running. Restarted under a session: 85_sessions.bats.
+# The cluster itself: started twice at once, with half of Ray running, restarted under a job.
 
 setup_file() {
   load fault_helper
@@ -8,6 +8,8 @@ setup_file() {
 }
 
 setup() { load fault_helper; }
+
+FORGOTTEN='Ray has forgotten it: its head was restarted, or it was deleted there'
 
 # containers: names and states of the containers with our label.
 containers() { docker ps --all --filter label=verl-regress.cluster=vrfault-work --format '{{.Names}} {{.State}}' | sort; }
@@ -64,5 +66,15 @@ END
     fail 'not three nodes'
   fault::answered 0 "$(grep -m 1 '^changed' <<<"$output")"
   all_run
+  fault::recovered
+}
+
+@test "the head restarts under a job, and make up is run at once: LOST, and why" {
+  UNREACHABLE_TIMEOUT=300 fault::train 'the head restarts, GCS in memory, make up at once' 400
+  fault::inject docker restart --time 0 vrfault-work-head
+  run make --no-print-directory up
+  assert_status 0
+  fault::reports 7 "error   ${JOB} LOST \(the (job recorded no end|trainer was ended by SIGTERM|trainer ended with exit status [0-9]+), and ${FORGOTTEN}\): read 'make logs JOB=${JOB}'\."
+  fault::nothing_left
   fault::recovered
 }

@@ -59,12 +59,15 @@ session::trains() { grep -q "step $1 of " "$SESSION_OUT"; }
   assert_line "error   It is unknown how the job loss-b-${SESSION_DIR##*/} of loss_b ended \(the reason is above\): fix that, then continue the session\."
   assert_line " +the session can be continued: 'make verify SESSION=${SESSION_DIR##*/}'"
   status=8 fault::recovered
-  run make --no-print-directory jobs
-  assert_line "loss-b-${SESSION_DIR##*/} .* LOST .*Ray has forgotten it: its head was restarted, or it was deleted there.*"
   SESSION=latest run scripts/60_verify.sh
   assert_status 0
-  assert_line " +loss_b: loss-b-${SESSION_DIR##*/} was lost, which says nothing about the code: the run is repeated"
+  # Without a head the trainer goes on for a minute. It has come to its end, or make up has ended it.
+  job=loss-b-${SESSION_DIR##*/}
+  [[ $(jq .exit_code "${WORKDIR}/shared/jobs/${job}/state/ended") == 0 ]] || {
+    assert_line " +loss_b: ${job} was lost, which says nothing about the code: the run is repeated"
+    job+=-2
+  }
   assert_line 'verdict +(identical|same) \(exit status 0\)'
-  [[ $(jq -r .jobs.loss_b.submission_id "${SESSION_DIR}/report.json") == "loss-b-${SESSION_DIR##*/}-2" ]]
+  [[ $(jq -r .jobs.loss_b.submission_id "${SESSION_DIR}/report.json") == "$job" ]]
   [[ $(session::newest) == "$SESSION_DIR" ]]
 }

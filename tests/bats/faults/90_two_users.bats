@@ -211,7 +211,6 @@ socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap 
   run ann make --no-print-directory debug JOB=anns
   assert_status 0
   # Of the jobs above, which printed both: the whole tail of the longer one is gone, in the bundle too.
-  [[ $(grep -rc 'keys <secret' "${shared}/jobs/anns" | grep -cv ':0$') -gt 1 ]]
   for place in "$SHORT_KEY" "$LONG_KEY_REST"; do
     ! grep -rqF -e "$place" "${shared}/jobs" "${shared}/ray" "${shared}/queue" || fail "$(grep -rlF -e "$place" "$shared")"
   done
