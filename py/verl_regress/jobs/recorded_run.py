@@ -1,6 +1,6 @@
 """A job as the judge takes it: one run over all attempts, with its seeds, how it ended, and the facts that must be equal.
 
-    PYTHONPATH=py:py/hooks:judge .venv/bin/python -m verl_regress.jobs.recorded_run JOB... --against JOB...
+    PYTHONPATH=py:judge .venv/bin/python -m verl_regress.jobs.recorded_run JOB... --against JOB...
 
 judges job directories without a session, as `verl-verdict` judges files.
 """
