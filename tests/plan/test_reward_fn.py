@@ -149,8 +149,16 @@ def test_a_function_that_only_overrides_name_is_checked_on_the_shared_root(with_
         f"{none} (from OVERRIDES) cannot be read by {PYTHON} ([Errno 2] No such file or directory: '{shared.user_code}/none.py'): fix it, or "
         "name another file."
     )
-    for elsewhere in ("pkg://verl.utils.mine", "/opt/mine.py", "mine.py"):
+    for elsewhere in ("pkg://verl.utils.mine", "/opt/mine.py"):
         assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path={elsewhere}").status == 0
+
+
+def test_a_large_reward_function_is_refused_and_not_parsed(with_reward, shared):
+    """Python takes nearly a minute and 4 GB for 10 MB of it."""
+    assert with_reward("x = 1\n" * 1_700_000).is_refusal(
+        f"reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) has more than 1,000,000 bytes, too many to check it before each job: "
+        "keep its data in another file."
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")

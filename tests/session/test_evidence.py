@@ -9,6 +9,8 @@ import pytest
 from shared_fixtures import write
 
 from verl_regress.session import evidence
+from verl_regress.store import artefact, hashes
+from verl_regress.store.artefact import Source
 from verl_regress.store.sessions import Session
 
 
@@ -54,7 +56,7 @@ def test_a_digest_is_of_what_is_in_a_file_and_not_of_its_time(tree):
 
 
 def test_a_digest_takes_a_large_file_by_size_and_time(tree, monkeypatch):
-    monkeypatch.setattr(evidence, "_WHOLE", 3)
+    monkeypatch.setattr(hashes, "_WHOLE", 3)
     large = tree / "large"
 
     def digest_with(text, time):
@@ -68,38 +70,48 @@ def test_a_digest_takes_a_large_file_by_size_and_time(tree, monkeypatch):
     assert digest_with("123", 5) != digest_with("321", 5)  # a file of three bytes is read
 
 
-def test_prepared_artefacts_are_listed_by_content(shared):
-    directory = shared.datasets / "sums"
-    write(directory / "manifest.json", "{}")
-    write(shared.path / "elsewhere" / "manifest.json", "{}")
-    found = evidence.artefacts(shared, [directory, shared.models / "tiny", shared.path / "elsewhere"])
-    assert set(found) == {str(directory)}  # the model has no manifest
-    assert set(found[str(directory)]) == {"manifest.json", "train.parquet", "test.parquet"}
-    assert found[str(directory)]["train.parquet"] == sha("rows")
+def read(job, *inputs, **more):
+    """Record what a job read: key, path and fact of each."""
+    known = hashes.Hashes(job.root)
+    found = [
+        {"key": key, "path": str(path), "fact": fact, "sha256": known.of(path), **more} for key, path, fact in inputs
+    ]
+    job.write_state("inputs", {"inputs": found})
 
 
-def test_what_jobs_read_is_hashed_with_the_first_and_compared_with_prepare(shared, run, make_job, ray, monkeypatch):
-    for home, name in ((shared.datasets, "sums"), (shared.models, "tiny"), (shared.models, "theirs")):
-        recorded = {"files": {"weights": {"sha256": sha("one"), "bytes": 3}}}
-        write(home / name / "manifest.json", json.dumps(recorded))
-        write(home / name / "weights", "one")
-    hashed, real = [], evidence.sha256_of
-    monkeypatch.setattr(evidence, "sha256_of", lambda path: hashed.append(path) or real(path))
+def make(path):
+    """An artefact, as `make prepare` makes it."""
+    return artefact.ensure(path, Source("s", "r"), lambda home: write(home / "weights", "one") and {}, knob="MODEL")
+
+
+def test_what_jobs_read_is_recorded_with_the_first_one_and_compared_with_what_prepare_recorded(
+    shared, run, make_job, ray
+):
+    data, model, own = shared.datasets / "made", shared.models / "made", write(shared.user_code / "x.parquet", "own")
+    for home in (data, model):
+        make(home)
     session = Session.begin(shared)
-    recorded = []
     for name in ("a", "b"):
         job = make_job(name, ended={"exit_code": 0, "reason": "the trainer ended"})
         plan = {**json.loads((job.config / "resolved.json").read_text()), "overrides": []}
-        plan |= {"model": f"{shared.models}/tiny", "dataset": f"{shared.datasets}/sums"}
         write(job.config / "resolved.json", json.dumps({**plan, "code_path": f"{shared.snapshots}/codeA"}))
+        read(job, ("model.path", model, "m"), ("data.train_files", data / "weights", "d"), ("data.val_files", own, "d"))
         ray.knows({"submission_id": name, "status": "SUCCEEDED"})
         outcome = run("verify", "record", "--session", session.path, f"--name={name}", f"--job={name}")
         assert (outcome.status, outcome.err) == (0, "")
-        recorded.append(session.read(f"job-{name}")["artefacts"])
-    assert {path.parent.name for path in hashed if path.name == "weights"} == {"sums", "tiny"}
-    assert recorded[0] == recorded[1]
-    assert len([path for path in hashed if path.name == "weights"]) == 2
-    assert evidence.prepared(f"{shared.models}/tiny") == {"weights": sha("one")}
+        own.write_text("changed before b read it")
+    used = session.read("used")["artefacts"]
+    assert used == {
+        f"{model}": {"": hashes.digest(model)}, f"{data}/weights": {"": sha("one")}, f"{own}": {"": sha("own")},
+    }  # fmt: skip
+    assert session.read("job-a")["inputs"][str(own)] != session.read("job-b")["inputs"][str(own)]
+    assert session.read("job-a")["artefacts"]["m"] == session.read("job-b")["artefacts"]["m"]
+    assert evidence.prepared(str(model)) == {"weights": sha("one")}
+    assert evidence.prepared(f"{data}/weights") == {"": sha("one")}
+    assert evidence.prepared(str(own)) == {}
+    now = evidence.artefacts(shared, used)
+    assert now[str(model)] == {"": hashes.digest(model), "weights": sha("one")}
+    assert now[str(own)] == {"": sha("changed before b read it")}
 
 
 def test_what_a_job_loaded_is_by_content(make_job):
@@ -138,29 +150,32 @@ def test_the_weights_that_each_rank_saved_and_loaded_are_in_one_table(make_job, 
     assert evidence.checkpoint_weights(job) == {"saved": {}, "loaded": {}}  # the hook was there, and nothing came to it
 
 
-def test_what_a_job_read_is_by_content(make_job, tmp_path):
-    job, reward = make_job(), write(tmp_path / "reward.py", "def score(): return 1\n")
+def test_what_a_job_read_is_by_content(make_job, tmp_path, shared):
+    job, reward = make_job(), write(shared.user_code / "reward.py", "def score(): return 1\n")
     hooks = tmp_path / "verl_regress" / "hooks"
     write(hooks / "a.py", "a = 1\n")
     write(hooks / "sub" / "b.py", "b = 1\n")
     environment = {"env_vars": {"PYTHONPATH": f"/code:{hooks}"}}
     write(job.config / "runtime_env.json", json.dumps(environment))
-    plan = {"model": "/m", "dataset": "/d", "reward_fn": str(reward)}
-    write(job.config / "resolved.json", json.dumps(plan))
-    seen = {"/m": {"config.json": sha("m"), "weights": sha("w")}, "/d": {"train": sha("d")}}
-    first = evidence.artefact_hashes(job, seen)
-    assert set(first) == {"hooks sha256", "reward_fn sha256", "model sha256", "data sha256"}
-    assert first["reward_fn sha256"] == sha("def score(): return 1\n")[:12]
-    assert first["data sha256"] == sha(json.dumps([["train", sha("d")]]))[:12]
-    assert first["model sha256"] == sha(json.dumps([["config.json", sha("m")], ["weights", sha("w")]]))[:12]
+    assert set(evidence.artefact_hashes(job)) == {"hooks sha256"}  # its launcher came to nothing
+    files = [write(shared.user_code / name, name) for name in ("train", "test")]
+    given = [("r", reward, "reward_fn sha256"), *(("d", file, "data sha256") for file in files), ("c", files[0], None)]
+    read(job, *given)
+    first = evidence.artefact_hashes(job)
+    assert set(first) == {"hooks sha256", "reward_fn sha256", "data sha256"}
+    assert first["data sha256"] == sha(json.dumps(sorted([sha("train"), sha("test")])))[:12]
     assert first["hooks sha256"] == sha(f"a.py {sha('a = 1' + chr(10))}\nsub/b.py {sha('b = 1' + chr(10))}\n")[:12]
-    seen["/d"]["train"] = sha("e")
-    assert evidence.artefact_hashes(job, seen) != first
+    read(job, *reversed(given))
+    assert evidence.artefact_hashes(job) == first  # which keys name them, and in which order, may depend on the release
+    files[1].write_text("other")
+    read(job, *given)
+    assert [name for name, fact in evidence.artefact_hashes(job).items() if fact != first[name]] == ["data sha256"]
     write(hooks / "a.py", "a = 2\n")
-    assert evidence.artefact_hashes(job, {})["hooks sha256"] != first["hooks sha256"]
-    assert set(evidence.artefact_hashes(job, {})) == {"hooks sha256", "reward_fn sha256"}
-    reward.unlink()
-    assert set(evidence.artefact_hashes(job, {})) == {"hooks sha256"}
+    files[1].unlink()
+    read(job, *given)  # not all is known
+    second = evidence.artefact_hashes(job)
+    assert set(second) == {"hooks sha256", "reward_fn sha256"}
+    assert second["hooks sha256"] != first["hooks sha256"]
 
 
 def test_a_search_finds_any_form_anywhere_in_a_file_and_names_it(tmp_path):
@@ -193,15 +208,14 @@ def test_what_verify_hashes_is_never_in_memory_whole(shared):
     for directory, name in ((model, "model.safetensors"), (job, "actor.pt")):
         directory.mkdir()
         (directory / name).write_bytes(content)
-    (model / "manifest.json").write_text("{}")
     sha256 = hashlib.sha256(content)
     del content
     tracemalloc.start()
     try:
-        [files] = evidence.artefacts(shared, [model]).values()
+        [files] = evidence.artefacts(shared, [str(model)]).values()
         found = evidence.digest(job)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
-    assert files["model.safetensors"] == sha256.hexdigest()
+    assert files[""] == hashlib.sha256(b"model.safetensors\0" + sha256.digest()).hexdigest()
     assert found == hashlib.sha256(b"actor.pt\0" + sha256.digest()).hexdigest()

@@ -10,6 +10,7 @@ from shared_fixtures import node_row, write, write_checkpoint
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints
 from verl_regress.session import evidence
+from verl_regress.store.hashes import digest
 
 
 @pytest.fixture
@@ -20,6 +21,7 @@ def job(make_job):
         ended={"exit_code": 0, "reason": "the trainer ended"},
         observed={"status": "SUCCEEDED", "job_id": "02", "runtime_env": {"env_vars": {"A": "b"}}},
         identity={"passed": True, "files_sha256": "abc"},
+        inputs={"inputs": [{"path": "/own/train.parquet", "sha256": "abc"}]},
     )
     plan = json.loads((job.config / "resolved.json").read_text())
     plan |= {"code_path": "/code", "overrides": [{"text": "trainer.save_freq=2", "origin": "x"}], "argv": ["python3"]}
@@ -67,7 +69,8 @@ def test_a_job_is_recorded_whole(job, ray):
         "loaded": {"verl/__init__.py": "f" * 16},
         "prechecks": ["MVP_PRECHECK_MARKER: codeA"],
         "entries": ["checkpoints", "config", "debug", "logs", "state"],
-        "digest": evidence.digest(job.path),
+        "digest": digest(job.path),
+        "inputs": {"/own/train.parquet": "abc"},
         "secrets": [{"process": "w-7", "names": ["KEY"]}],
     }  # fmt: skip
 

@@ -10,8 +10,8 @@ from verdict_runs import rewrite, rows_of, unpack
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import checks, recorded_points, report, schedule, suites, verdict
-from verl_regress.session import evidence as gathered
 from verl_regress.session.schedule import Run, Wants
+from verl_regress.store.hashes import digest
 from verl_regress.store.sessions import Session, jobs_of
 
 SUITE = "cases:\n  ppo: {workload: ppo}\n  grpo: {workload: grpo}\n"
@@ -57,7 +57,7 @@ def job(root, recorded, name, tree, change=None, exit_code=0, checkpoints=("glob
         "submission_id": name, "job_dir": str(directory), "code": {"tree_sha256": tree}, "checkpoints": list(checkpoints),
         "state": {"ended": ended}, "artefacts": {"model sha256": "m", "data sha256": "d"}, "packages": None, "image": "sha256:1", "stalled": False,
         "plan": {"code_id": "x", "workload": recorded.split("-")[0]}, "steps": list(steps),
-        "ray": {"start_time": 1000, "end_time": 31000}, "digest": gathered.digest(directory),
+        "ray": {"start_time": 1000, "end_time": 31000}, "digest": digest(directory),
     }  # fmt: skip
 
 
@@ -324,7 +324,7 @@ def remember(found, sizes=range(100, 160)):
     folder = Path(found["job_dir"]) / "state/memory"
     folder.mkdir()
     (folder / "n1-7.txt").write_text("".join(f"{1e6 + at:.1f} {size * 10**7}\n" for at, size in enumerate(sizes)))
-    return {**found, "digest": gathered.digest(Path(found["job_dir"]))}
+    return {**found, "digest": digest(Path(found["job_dir"]))}
 
 
 def timed(step, data):
@@ -415,8 +415,32 @@ class TestReuse:
         asked = json.loads((directory / "config/asked.json").read_text())
         asked["said"]["overrides"] = [{"text": "actor_rollout_ref.actor.clip_ratio=0.3", "origin": "OVERRIDES"}]
         (directory / "config/asked.json").write_text(json.dumps(asked))
-        earlier.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "digest": gathered.digest(directory)})
+        earlier.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "digest": digest(directory)})
         assert self.found(root) is None
+
+    def test_own_data_by_override_is_taken_over_while_it_is_unchanged_and_else_the_session_says_what_changed(
+        self, root, earlier
+    ):
+        known = jobs_of(earlier.evidence())["ppo_a"]
+        earlier.write_job("ppo_a", {**known, "inputs": {"/own/train": "1", "/own/score.py": "2"}})
+        session = make(root, "20261122T100000Z")
+        case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
+        run = Run("ppo", "A", 100, 1)
+        b = job(root, "ppo-0.9.1-v1-1", "b", TREES["B"])
+
+        def taken(facts, **inputs):
+            session.write_job("ppo_b", {**b, "artefacts": facts, "inputs": {"/own/train": "1", **inputs}})
+            found = verdict.earlier_run_of_a(root, session, case, run)
+            return found is not None, verdict.changed_inputs(root, session, case, run)
+
+        same = {"model sha256": "m", "data sha256": "d"}
+        assert taken(same, **{"/own/score.py": "2"}) == (True, None)
+        other = {**same, "reward_fn sha256": "r"}
+        assert taken(other, **{"/own/score.py": "3"}) == (False, ("known", ["/own/score.py"]))
+        earlier.write_job("ppo_a", {**known, "inputs": {"/own/train": None}})
+        assert taken(same) == (False, ("known", ["/own/train"]))
+        earlier.write_job("ppo_a", {**known, "image": "sha256:2", "inputs": {"/own/train": "0"}})
+        assert taken(same) == (False, None)
 
     def test_a_directory_that_is_gone_is_not(self, root, earlier):
         shutil.rmtree(root.jobs / "known")
@@ -429,7 +453,7 @@ class TestReuse:
         assert self.found(root, MEMORY) is None
         known = remember(jobs_of(earlier.evidence())["ppo_a"])
         rewrite(Path(known["job_dir"]), timed)
-        earlier.write_job("ppo_a", {**known, "digest": gathered.digest(Path(known["job_dir"]))})
+        earlier.write_job("ppo_a", {**known, "digest": digest(Path(known["job_dir"]))})
         assert self.found(root, MEMORY, "20261122T110000Z")[1]["submission_id"] == "known"
 
     def test_a_run_whose_evidence_lacks_something_is_not_taken_over(self, root, earlier):
@@ -489,7 +513,7 @@ class TestAPerturbedRunOfA:
         hooks = said["env_vars"]["VERL_REGRESS_HOOKS"]
         said["env_vars"]["VERL_REGRESS_HOOKS"] = hooks.replace("identity", "identity,last_bit")
         environment.write_text(json.dumps(said))
-        return {**found, "digest": gathered.digest(Path(found["job_dir"]))}
+        return {**found, "digest": digest(Path(found["job_dir"]))}
 
     @pytest.mark.parametrize(("size", "word"), [(1e-4, "same"), (1e-6, "inconclusive"), (0.0, "inconclusive")])
     def test_is_made_once_and_decides(self, root, size, word):

@@ -17,6 +17,7 @@ from shared_fixtures import record, write
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import find, launcher_lock
+from verl_regress.store.hashes import Hashes
 from verl_regress.worker import aftermath, launcher, queue
 
 pytestmark = pytest.mark.slow
@@ -476,25 +477,33 @@ def test_a_job_directory_or_plan_that_others_can_change_is_not_run(shared, monke
         launcher._own_plan(job)
 
 
+def an_input(path, **more):
+    """As config/resolved.json records it."""
+    one = {"key": "data.val_files", "path": str(path), "origin": "OVERRIDES", "fact": "data sha256", "runs": False}
+    return {**one, "needed": True, "outside": False, "sha256": None, **more}
+
+
 @as_root
 def test_code_that_another_user_put_there_while_the_job_waited_is_not_run(launched, other):
     """The submission checked these paths, hours ago."""
     mine = write(launched.shared.user_code / "mine.py", "")
-    launched.plan = {"reward_file": str(mine), "trusted_uids": []}
+    launched.plan = {"inputs": [an_input(mine, key="reward.path", runs=True)], "trusted_uids": []}
     launched.start("print('trained')")
     await_position(launched)
     os.chown(write(mine.with_name("theirs.py"), ""), 4242, 4242)
     mine.with_name("theirs.py").rename(mine)
     os.close(other)
     assert launched.finish()[0] == 1
-    sentence = f"The reward function {mine} is refused, because {mine} belongs to user 4242, and what is there would run as you: "
+    sentence = (
+        f"reward.path={mine} is refused, because {mine} belongs to user 4242, and what is there would run as you: "
+    )
     assert launched.ended[1].startswith(sentence)
 
     plan = find.plan_of(launched.job)
     folder = write(launched.shared.user_code / "lib" / "module.py", "").parent
     os.chown(folder / "module.py", 4242, 4242)
     for more in ({}, {"code_dirs": [str(folder)]}, {"caches": [str(mine)]}):
-        changed = {**plan, **({"reward_file": None} if more else {}), **more}
+        changed = {**plan, **({"inputs": []} if more else {}), **more}
         with pytest.raises(RegressError, match=r" belongs to user 4242, and what is there would run as you: "):
             launcher.check_paths(changed)
         launcher.check_paths({**changed, "trusted_uids": [4242]})
@@ -503,10 +512,41 @@ def test_code_that_another_user_put_there_while_the_job_waited_is_not_run(launch
 def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed(shared, tmp_path):
     planted = shared.path / "common" / "planted"
     planted.symlink_to(tmp_path)
+    plan = {"shared_root": str(shared.path), "code_path": str(shared.snapshots / "codeA")}
     with pytest.raises(
-        RegressError, match=f"^model={planted} was changed after the job was submitted: it is a link to {tmp_path}, "
+        RegressError,
+        match=f"^data.val_files={planted} was changed after the job was submitted: it is a link to {tmp_path}, ",
     ):
-        launcher.check_paths({"shared_root": str(shared.path), "model": str(planted), "reward_fn": None})
+        launcher.check_paths({**plan, "inputs": [an_input(planted)]})
+    launcher.check_paths({**plan, "inputs": [an_input(planted, outside=True)]})
+
+
+def test_what_a_job_reads_is_recorded_as_its_node_has_it(launched, tmp_path):
+    file, outside = write(launched.shared.user_code / "x.parquet", "rows"), write(tmp_path / "y.parquet", "others")
+    sha256 = Hashes(launched.shared).of(file)
+    gone = an_input(launched.shared.user_code / "dump", needed=False)
+    launched.plan = {"inputs": [an_input(file, sha256=sha256), an_input(outside, outside=True), gone]}
+    launched.plan["inputs"].append(an_input("/no/such", outside=True))
+    assert launched.start("print('trained')").finish()[0] == 0
+    read = launched.job.read_state("inputs")["inputs"]
+    assert [each["sha256"] for each in read] == [sha256, Hashes(launched.shared).of(outside), None, None]
+    assert b"data.val_files=/no/such (from OVERRIDES) is missing on " in launched.log
+
+
+@pytest.mark.parametrize("change", ["its content", "it is gone"])
+def test_a_job_whose_input_was_changed_while_it_waited_never_trains(launched, other, change):
+    file = write(launched.shared.user_code / "x.parquet", "rows")
+    sha256 = Hashes(launched.shared).of(file) if change == "its content" else None
+    launched.plan = {"inputs": [an_input(file, sha256=sha256)]}
+    launched.start("print('trained')")
+    await_position(launched)
+    if change == "its content":
+        file.write_text("other")
+    else:
+        file.unlink()
+    os.close(other)
+    why = "was changed or removed after the job was submitted: submit it again."
+    refused(launched, f"data.val_files={file} (from OVERRIDES) {why}")
 
 
 def test_a_snapshot_that_was_changed_while_the_job_waited_never_trains(launched, other):

@@ -275,7 +275,7 @@ class JobDir:
 
     @property
     def state(self) -> Path:
-        """JSON files, one writer each: submitted, launcher, queued, turn, started, identity, ended, observed, collected."""
+        """JSON files, one writer each: submitted, launcher, queued, turn, started, inputs, identity, ended, observed, collected."""
         return self.path / "state"
 
     @property

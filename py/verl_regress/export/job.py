@@ -114,9 +114,7 @@ class Export:
         """The comment at the top of the file; `lost` is what this kind of file cannot carry over."""
         planned = self.planned
         spec, code, profile = planned.request.spec, planned.code, planned.request.defaults.profile
-        needed = [HELPER_DIR.parent, planned.code.path, planned.paths.model, planned.paths.dataset]
-        if planned.paths.reward_fn is not None:
-            needed.append(planned.paths.reward_fn)
+        needed = [HELPER_DIR.parent, planned.code.path, *(one.path for one in planned.inputs)]
         sections = [
             (
                 f"{spec.workload} with snapshot {code.code_id} (verl {code.record['verl_version']}), profile {profile}, as {kind}. "

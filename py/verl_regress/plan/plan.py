@@ -6,34 +6,24 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.owner import need_own, trusted_uids
-from verl_regress.plan import remote_code, reward_fn
+from verl_regress.plan import inputs, reward_fn
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
+from verl_regress.plan.inputs import Input
 from verl_regress.plan.overrides import DETERMINISTIC, Override, merge, of_profile
 from verl_regress.plan.request import Request
 from verl_regress.plan.workloads import JobPaths
 from verl_regress.store import snapshot
 
-# The ends of the files that Python imports, and of the keys whose files run whatever their names: YAML that names code, and what is
-# unpickled (a checkpoint, its .metadata, dumped rollouts; verl 0.7.0 to 0.9.1). None of these releases reads
-# veomni.load_checkpoint_path, and peft unpickles no code of a lora_adapter_path.
-_RUN = (".py", ".pyc", ".so")
-_RUN_BY = (
-    "tool_config_path", "interaction_config_path", "agent_loop_config_path",
-    "trainer.resume_from_path", "dump_dir", "dist_checkpointing_path", "lora.adapter_path",
-)  # fmt: skip
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
 _MOST_BYTES = 126_976  # MAX_ARG_STRLEN, less what Ray (2.60) writes around the env_vars: beyond it a job stays PENDING
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
@@ -67,9 +57,9 @@ class Plan:
     """Everything that a submission needs; `resolved()` is what goes to config/resolved.json.
 
     `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages for
-    config/packages.json. A plan made without asking the cluster has neither. `reward_file` is the reward function's file,
-    whoever names it, if it is on the shared root; `code_dirs` are the other folders and files there whose code runs, and `caches` those
-    of the Hugging Face libraries there.
+    config/packages.json. A plan made without asking the cluster has neither. `inputs` is what the job reads, and `hashes` what those on
+    the shared root contain, once they are hashed; `code_dirs` are the folders of PYTHONPATH there, and `caches` those of the Hugging Face
+    libraries.
     """
 
     request: Request
@@ -78,11 +68,12 @@ class Plan:
     driver: Driver
     environment: Environment
     composed: Composed
-    reward_file: Path | None = None
+    inputs: tuple[Input, ...] = ()
     code_dirs: tuple[Path, ...] = ()
     caches: tuple[Path, ...] = ()
     cluster_has: int | None = None
     packages: Mapping[str, Any] | None = None
+    hashes: Mapping[Path, str | None] = field(default_factory=dict)
 
     @property
     def job(self) -> JobDir:
@@ -108,10 +99,10 @@ class Plan:
             "code_id": self.code.code_id,
             "shared_root": str(self.job.root.path),
             "code_path": str(self.code.path),
-            "model": str(paths.model),
-            "dataset": str(paths.dataset),
+            "model": str(self._model()),
+            "dataset": self._dataset(),
             "reward_fn": str(paths.reward_fn) if paths.reward_fn is not None else None,
-            "reward_file": str(self.reward_file) if self.reward_file is not None else None,
+            "inputs": [{**one.recorded(), "sha256": self.hashes.get(one.path)} for one in self.inputs],
             "code_dirs": [str(folder) for folder in self.code_dirs],
             "caches": [str(folder) for folder in self.caches],
             "trusted_uids": trusted_uids(),  # the launcher does not have the knob, and nodes may run as different users
@@ -129,6 +120,17 @@ class Plan:
             "secrets": [secret.name for secret in self.environment.secrets],
             "debugger": request.said.debugger,
         }
+
+    def _model(self) -> Path:
+        """The model that is trained: a critic and others are further inputs."""
+        named = (one.path for one in self.inputs if one.key in ("actor_rollout_ref.model.path", "model.path"))
+        return next(named, self.paths.model)
+
+    def _dataset(self) -> str:
+        """The data set, or else the files that verl's config names."""
+        files = [one.path for one in self.inputs if one.fact == inputs.DATA]
+        is_whole = all(file.is_relative_to(self.paths.dataset) for file in files)
+        return str(self.paths.dataset) if is_whole else ", ".join(map(str, files))
 
     def metadata(self) -> dict[str, str]:
         """The metadata that Ray keeps with the job; the submitter adds where it was sent from, and how."""
@@ -169,23 +171,20 @@ def make(root: SharedRoot, request: Request) -> Plan:
     job = _job_dir(root, request, code)
     paths = _paths(root, request, job)
     overrides = _overrides(root, request, paths)
+    _need_artefacts(root, request, paths, overrides)
     driver = _driver(request, job)
     environment = Environment.build(root, request, code.path, job)
     _check_size(overrides, environment.variables)
     snapshot.need_whole(code.path, code.record, f"CODE_ID={code.code_id} (from {code.origin})")
     composed = compose(code.path, code.record, request.workload.module, overrides)
-    origin = request.spec.origin
-    reward_file = reward_fn.check_function(root, composed.reward, paths.reward_fn, origin, composed.overrides)
-    caches = tuple(remote_code.caches(root, environment))
-    texts = list(_texts(yaml.load(composed.text, Loader=_LOADER)))
-    code_dirs = (
-        *_python_path(root, environment, code),
-        *_named_code(root, request, job, composed, texts, reward_file),
-        *remote_code.models(root, environment, texts),
+    reward_file = reward_fn.check_function(
+        root, composed.reward, paths.reward_fn, request.spec.origin, composed.overrides
     )
-    return Plan(
-        request, code, paths, driver, environment, composed, reward_file, tuple(dict.fromkeys(code_dirs)), caches
-    )  # fmt: skip
+    caches = tuple(inputs.caches(root, environment))
+    code_dirs = tuple(dict.fromkeys(_python_path(root, environment, code)))
+    own = (reward_file, request.attempt.checkpoint if request.attempt is not None else None)
+    read = inputs.of(root, environment, job, composed, own)
+    return Plan(request, code, paths, driver, environment, composed, read, code_dirs, caches)
 
 
 def _check_size(overrides: Iterable[Override], variables: Mapping[str, str]) -> None:
@@ -213,42 +212,6 @@ def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tupl
             origin, cure = environment.origins["PYTHONPATH"], "or name a folder of your own"
         need_own(entry, f"PYTHONPATH={shown(str(entry))} (from {origin})", cure)
     return tuple(asked)
-
-
-def _named_code(
-    root: SharedRoot,
-    request: Request,
-    job: JobDir,
-    composed: Composed,
-    texts: Iterable[tuple[str, str]],
-    reward: Path | None,
-) -> Iterator[Path]:
-    """What verl's config names on the shared root and runs: Python files but for the `reward` function, which has its own check, and
-    what the keys of _RUN_BY name. `make resume` continues from the job's own checkpoint.
-
-    The trainer works in the job's directory. Raises BadInput if something is another user's.
-    """
-    origins = {override.parts()[1]: override.origin for override in composed.overrides}
-    own = request.attempt.checkpoint if request.attempt is not None else None
-    named = ((key, text) for key, text in texts if Path(text).suffix in _RUN or key.endswith(_RUN_BY))
-    for key, text in named:
-        path = Path(os.path.normpath(job.path / text.removeprefix("file://")))
-        if path not in (reward, own) and not path.is_relative_to(job.path) and root.has(path):
-            origin = origins.get(key, "verl's config")
-            need_own(path, f"{key}={shown(str(path))} (from {origin})", "or name one of your own")
-            yield path
-
-
-def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text among the values of a document, after its dotted key; in a list, that of the list."""
-    if isinstance(node, str):
-        yield key, node
-    elif isinstance(node, dict):
-        for name, inner in node.items():
-            yield from _texts(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(node, list):
-        for inner in node:
-            yield from _texts(inner, key)
 
 
 def _check_shared_root(root: SharedRoot, request: Request) -> None:
@@ -302,35 +265,52 @@ def _job_dir(root: SharedRoot, request: Request, code: Code) -> JobDir:
 
 
 def _paths(root: SharedRoot, request: Request, job: JobDir) -> JobPaths:
-    spec, defaults, workload = request.spec, request.defaults, request.workload
-    default_dataset = defaults.dataset + workload.dataset_suffix
+    """A plain name of a model or a data set is looked up under the shared root."""
     return JobPaths(
-        model=_artefact(root, request, "model", root.models, spec.model, defaults.model, ("config.json",)),
-        dataset=_artefact(root, request, "dataset", root.datasets, spec.dataset, default_dataset, workload.data_files),
+        model=root.models / _asked(root, request, "model")[0],
+        dataset=root.datasets / _asked(root, request, "dataset")[0],
         job=job,
         reward_fn=_reward_fn(root, request),
     )
 
 
-def _artefact(
-    root: SharedRoot, request: Request, kind: str, home: Path, asked: str | None, default: str, files: Iterable[str]
-) -> Path:
-    """The directory of a prepared model or data set; a plain name is looked up in `home` under the shared root."""
-    name = root.fill_in(default if asked is None else asked)
-    origin = f"the knob {kind.upper()}" if asked is None else request.spec.origin
-    path, given = home / name, shown(name)
-    for file in (path / name for name in files):
-        try:
-            escape = root.escape_of(file)
-            if escape is not None:
-                raise BadInput(f"{kind}={given} (from {origin}) is refused: {shown(escape, 500)}; name another {kind}.")
-            file.open("rb").close()
-        except (OSError, ValueError) as error:
-            state = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
+def _asked(root: SharedRoot, request: Request, kind: str) -> tuple[str, str]:
+    """The name or the path of the model or the data set, and who named it."""
+    given: str | None = getattr(request.spec, kind)
+    if given is not None:
+        return root.fill_in(given), request.spec.origin
+    suffix = request.workload.dataset_suffix if kind == "dataset" else ""
+    return root.fill_in(getattr(request.defaults, kind) + suffix), f"the knob {kind.upper()}"
+
+
+def _need_artefacts(root: SharedRoot, request: Request, paths: JobPaths, overrides: Iterable[Override]) -> None:
+    """Raise BadInput if a file of the model or the data set is missing, unless other layers name what the job reads instead of it."""
+    ours = {override.text.partition("=")[2] for override in overrides if override.origin == "verl-regress"}
+    if str(paths.model) in ours:
+        _need_file(root, request, "model", paths.model / "config.json")
+    for name in request.workload.data_files:
+        if str(paths.dataset / name) in ours:
+            _need_file(root, request, "dataset", paths.dataset / name)
+
+
+def _need_file(root: SharedRoot, request: Request, kind: str, file: Path) -> None:
+    """Raise BadInput if a file of the model or the data set cannot be read, or is not on the shared root."""
+    given, origin = _asked(root, request, kind)
+    named = f"{kind}={shown(given)} (from {origin})"
+    try:
+        escape = root.escape_of(file)
+        if escape is not None:
+            raise BadInput(f"{named} is refused: {shown(escape, 500)}; name another {kind}.")
+        if kind == "dataset" and file.parent.is_file():
             raise BadInput(
-                f"{kind}={given} (from {origin}) is not usable, because {shown(str(file))} is {shown(state)}: run 'make prepare', or name another {kind}."
-            ) from None
-    return path
+                f"{named} is a file, but dataset names a folder: one file goes into data.train_files and data.val_files."
+            )
+        file.open("rb").close()
+    except (OSError, ValueError) as error:
+        state = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
+        raise BadInput(
+            f"{named} is not usable, because {shown(str(file))} is {shown(state)}: run 'make prepare', or name another {kind}."
+        ) from None
 
 
 def _reward_fn(root: SharedRoot, request: Request) -> Path | None:

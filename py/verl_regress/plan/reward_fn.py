@@ -19,6 +19,7 @@ from verl_regress.base.layout import SharedRoot
 from verl_regress.base.owner import need_own
 from verl_regress.plan.overrides import Override
 
+MOST_PARSED = 1_000_000  # bytes: Python takes 5 s and 400 MB to parse so much source code
 # Where verl's config names the function. Read in verl 0.7.1 to 0.9.1; in 0.7.1 and 0.8.0 the legacy key exists too.
 NEW, _LEGACY = "reward.custom_reward_function", "custom_reward_function"
 # With one of these, a module may have names that its top level does not show.
@@ -79,6 +80,10 @@ def check_function(
     set_by = next((override.origin for override in overrides if override.parts()[1] == key), "an override")
     named = f"reward_fn_path={given} (from {origin})" if path == given else f"{key}={shown(str(path))} (from {set_by})"
     try:
+        if path.stat().st_size > MOST_PARSED:
+            raise BadInput(
+                f"{named} has more than {MOST_PARSED:,} bytes, too many to check it before each job: keep its data in another file."
+            )
         source = path.read_bytes()
         names = _names_in(path, source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -13,31 +13,18 @@ from typing import Any
 
 from redaction import forms
 from verl_regress.base import processes
-from verl_regress.base.errors import RegressError
+from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import ray_api, ray_private
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress, recorded_run
-from verl_regress.store.artefact import MANIFEST, sha256_of
+from verl_regress.store.artefact import load
+from verl_regress.store.hashes import Hashes, digest, of_file
 from verl_regress.store.sessions import Session
 
-_WHOLE = 64 << 20  # bytes: a larger file (weights of real models) is compared by size and time
 _PIECE = 4 << 20  # bytes of a file in memory
 _NODE_LOGS = ray_private.ALL_LOGS
-
-
-def digest(directory: Path) -> str:
-    """One hash over a directory: every path, and every file's bytes (size and time above 64 MiB)."""
-    found = hashlib.sha256()
-    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
-        found.update(os.fsencode(f"{path.relative_to(directory)}\0"))
-        stat = path.stat()
-        if stat.st_size <= _WHOLE:
-            found.update(bytes.fromhex(sha256_of(path)))
-        else:
-            found.update(hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns}".encode()).digest())
-    return found.hexdigest()
 
 
 def job_digests(root: SharedRoot, names: Iterable[str]) -> dict[str, str]:
@@ -46,31 +33,46 @@ def job_digests(root: SharedRoot, names: Iterable[str]) -> dict[str, str]:
     return {job.submission_id: digest(job.first.path) for job in jobs if job.path.is_dir()}
 
 
-def used(found: JobDir) -> list[Path]:
-    """The model and the data set that a job reads."""
-    plan = find.plan_of(found)
-    return [Path(plan[key]) for key in ("model", "dataset") if plan.get(key)]
+def inputs(found: JobDir) -> list[dict[str, Any]]:
+    """What a job read, as its launcher recorded it: key, path, fact and sha256 of each input."""
+    return list((found.read_state("inputs") or {}).get("inputs", []))
 
 
-def artefacts(root: SharedRoot, directories: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """The sha256 of the files of those directories that `make prepare` made, by name.
-
-    They are read in full, so a caller names only what its session uses: other users' models may have 100 GB each.
-    """
-    homes = (root.datasets, root.models)
-    ours = [each for each in directories if each.parent in homes and (each / MANIFEST).exists()]
+def read_by(found: JobDir) -> dict[str, dict[str, str]]:
+    """The hashes of what a job read on the shared root, by path, as the check `artefacts` compares them; without checkpoints of other jobs."""
     return {
-        str(directory): {
-            str(path.relative_to(directory)): sha256_of(path) for path in sorted(directory.rglob("*")) if path.is_file()
-        }
-        for directory in ours
+        each["path"]: {"": each["sha256"]}
+        for each in inputs(found)
+        if each["fact"] and each["sha256"] and found.root.has(Path(each["path"]))
     }
 
 
-def prepared(directory: str) -> dict[str, str]:
-    """The sha256 that `make prepare` recorded of the files that it made there, by name."""
-    manifest = read_json(Path(directory, MANIFEST)) or {}
-    return {name: file["sha256"] for name, file in manifest.get("files", {}).items()}
+def artefacts(root: SharedRoot, paths: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The same for these paths now; of a directory that `make prepare` made, the sha256 of each file too."""
+    hashes = Hashes(root)
+    return {
+        path: {"": str(hashes.of(Path(path)))}
+        | {
+            name: of_file(Path(path, name), hashes.of_large)
+            for name in prepared(path)
+            if name and Path(path, name).is_file()
+        }
+        for path in paths
+    }
+
+
+def prepared(path: str) -> dict[str, str]:
+    """The sha256 that `make prepare` recorded of a file that it made, or of each file in a directory that it made, by name."""
+    place = Path(path)
+    try:
+        files = load(place if place.is_dir() else place.parent).files
+    except BadInput:  # it did not make it
+        return {}
+    return {
+        ("" if place.is_file() else name): file["sha256"]
+        for name, file in files.items()
+        if place.is_dir() or name == place.name
+    }
 
 
 def loaded(found: JobDir, code_path: Path) -> dict[str, str]:
@@ -84,21 +86,21 @@ def loaded(found: JobDir, code_path: Path) -> dict[str, str]:
     }
 
 
-def artefact_hashes(found: JobDir, artefacts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """What a job read, by content: hashes of its model, its data, its reward function and of what we add to its processes.
+def artefact_hashes(found: JobDir) -> dict[str, str]:
+    """What a job read, by content, as facts of the judge: hashes of its inputs, and of what we add to its processes.
 
-    Models and data that `make prepare` did not make have none.
+    Inputs of one fact that are not all known, such as a model that is still to be fetched, have none.
     """
-    plan = find.plan_of(found)
-    hashes = {"hooks sha256": _hooks_hash(found)}
-    if plan.get("reward_fn") and Path(plan["reward_fn"]).is_file():
-        hashes["reward_fn sha256"] = hashlib.sha256(Path(plan["reward_fn"]).read_bytes()).hexdigest()[:12]
-    for name, key in (("model sha256", "model"), ("data sha256", "dataset")):
-        files = artefacts.get(str(plan.get(key)))
-        if files:
-            text = json.dumps(sorted(map(list, files.items())))
-            hashes[name] = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return hashes
+    contents: dict[str, set[str | None]] = {}
+    for each in inputs(found):
+        if each["fact"]:
+            contents.setdefault(each["fact"], set()).add(each["sha256"])
+    hashes = {
+        fact: hashlib.sha256(json.dumps(sorted(map(str, content))).encode()).hexdigest()[:12]
+        for fact, content in contents.items()
+        if None not in content
+    }
+    return {"hooks sha256": _hooks_hash(found), **hashes}
 
 
 def checkpoint_weights(found: JobDir) -> dict[str, dict[str, str]] | None:
@@ -163,6 +165,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         # The trainer of SFT samples nothing.
         "entries": sorted(path.name for path in found.path.iterdir() if path != found.samples),
         "digest": digest(found.path),
+        "inputs": {each["path"]: each["sha256"] for each in inputs(found)},
         "secrets": _secret_reports(found, ray),
     }
 

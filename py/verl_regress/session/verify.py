@@ -8,7 +8,6 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import deps
 from verl_regress.base import say
@@ -179,6 +178,8 @@ def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -
         if budget is not None and schedule.spent(known) >= budget:
             say.info(f"BUDGET={budget} runs are used up: the verdict is about the runs made so far")
             return
+        if may_reuse and (changed := verdict.changed_inputs(root, session, case, following)):
+            say.info(f"{following.name} runs again: since {changed[0]} ran, {' and '.join(changed[1])} changed")
         _print(root, api, session, suite, following)
         return
 
@@ -255,20 +256,13 @@ def _record(root: SharedRoot, api: RayApi, session: Session, args: argparse.Name
             session.write(f"lost-{args.job}", {"run": args.name, "outcome": args.outcome})
             raise
     more = {
-        "artefacts": evidence.artefact_hashes(job, _artefacts(root, session, job)),
+        "artefacts": evidence.artefact_hashes(job),
         "image": args.image or None,
         "stalled": args.outcome == Exit.STALLED,
     }
+    known = (session.read("used") or {}).get("artefacts", {})
+    session.write("used", {"artefacts": evidence.read_by(job) | known})  # as the first job that used it
     session.write_job(args.name, {**evidence.job(job, api), **more})
-
-
-def _artefacts(root: SharedRoot, session: Session, job: JobDir) -> dict[str, dict[str, str]]:
-    """The files of the models and the data that this session's jobs read; they are hashed with the first job that uses them."""
-    known: dict[str, Any] = (session.read("used") or {}).get("artefacts", {})
-    further = evidence.artefacts(root, [each for each in evidence.used(job) if str(each) not in known])
-    if further:
-        session.write("used", {"artefacts": known | further})
-    return known | further
 
 
 def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> int:
@@ -280,8 +274,8 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Names
     end = {
         "nodes": evidence.nodes(api),
         "digests": evidence.job_digests(root, [job["submission_id"] for job in checks.own_jobs(gathered).values()]),
-        "prepared": {directory: evidence.prepared(directory) for directory in used},
-        "artefacts": evidence.artefacts(root, map(Path, used)),
+        "prepared": {path: evidence.prepared(path) for path in used},
+        "artefacts": evidence.artefacts(root, used),
     }
     with contextlib.suppress(OSError):  # a full disk must not hide the answer; writing the reports reports it
         session.write("end", end)

@@ -12,8 +12,9 @@ import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from verl_regress.base import documents, processes, say
+from verl_regress.base import documents, processes, pulse, say
 from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.files import as_json, write_atomically
@@ -28,6 +29,7 @@ from verl_regress.plan import overrides, plan
 from verl_regress.plan.request import CommandLine, Defaults, Request
 from verl_regress.secrets import job_secrets
 from verl_regress.store import mismatch
+from verl_regress.store.hashes import Hashes
 from verl_regress.store.removal import uncollected
 from verl_regress.worker import queue
 
@@ -133,7 +135,12 @@ def read_request(args: argparse.Namespace) -> Request:
 
 
 def say_left_out(planned: plan.Plan) -> None:
-    """Print which optional overrides the snapshot's config has no key for."""
+    """Print which optional overrides the snapshot's config has no key for, and which inputs only the nodes may have."""
+    outside = [one.named for one in planned.inputs if one.outside]
+    if outside:
+        say.warn(
+            f"{', '.join(outside)}: not under {planned.job.root.path}, so every node must have the same there; the job's log says if its launcher's node lacks it."
+        )
     for override in planned.composed.left_out:
         version = planned.code.record["verl_version"]
         say.skip(f"override {override.text} (optional in {override.origin}, verl {version} has no such key)")
@@ -171,7 +178,7 @@ def send(
     """
     job_secrets.check(secrets, planned.environment.secrets, planned.request.spec.origin)
     up = nodes.up(api)
-    planned = _with_packages(_with_room(planned, up), up, is_allowed=allow_mismatch)
+    planned = with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=allow_mismatch))
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
     _make_directories(planned)
     planned = replace(planned, environment=planned.environment.with_owners(_owners_of(job)))
@@ -201,10 +208,27 @@ def reserve(planned: plan.Plan, secrets: Mapping[str, str]) -> None:
     Its launcher joins the queue itself. Raises BadInput.
     """
     job_secrets.check(secrets, planned.environment.secrets, planned.request.spec.origin)
+    planned = with_hashes(planned)
     _make_directories(planned)
     with submission_of(planned.job), job_secrets.written(planned.environment.secrets_file, secrets):
         _write_config(planned)
     say.changed(f"reserved {planned.job.path} for {planned.job.ray_id}")
+
+
+def with_hashes(planned: plan.Plan) -> plan.Plan:
+    """Add to the plan what its inputs on the shared root contain. Raises BadInput if one cannot be read."""
+    root = planned.job.root
+    hashes = Hashes(root)
+    found: dict[Path, str | None] = {}
+    for one in planned.inputs:
+        try:
+            with pulse.during(f"hashing {one.path}"):
+                found[one.path] = hashes.of(one.path, is_read=one.fact is not None) if root.has(one.path) else None
+        except OSError as error:
+            raise BadInput(
+                f"{one.named} was changed, or cannot be read, while it was hashed ({error}): make it readable, and submit the job again."
+            ) from None
+    return replace(planned, hashes=found)
 
 
 _MODE = 0o755  # of a job's directories

@@ -33,6 +33,7 @@ from verl_regress.cluster import nodes
 from verl_regress.jobs import causes, debug, failure, find, hints, launcher_lock
 from verl_regress.secrets import job_secrets
 from verl_regress.store import snapshot
+from verl_regress.store.hashes import Hashes
 from verl_regress.worker import aftermath, identity, queue
 from verl_regress.worker.lost_nodes import Watch
 from verl_regress.worker.tee import Tee
@@ -92,6 +93,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
             waits_for = "the proof of its code"
             check_paths(plan)
             check_code(job, plan)
+            check_inputs(job, plan, tee)
         trainer = _Trainer(plan["argv"], job)
         with _stoppable():
             imported = prove_code(Path(plan["code_path"]), plan["code_id"], trainer, tee)
@@ -203,25 +205,45 @@ def _record_position(job: JobDir, tee: Tee, position: str) -> None:
 
 
 def check_paths(plan: Mapping[str, Any]) -> None:
-    """Raise RegressError if a path of the plan now leads out of the shared root, or if further code that runs is another user's: the
-    reward function, PYTHONPATH, what verl's config names, a model whose code transformers runs, and the cache of such models.
+    """Raise RegressError if a path of the plan now leads out of the shared root, or if what runs is now another user's: of the inputs,
+    PYTHONPATH, and the cache of models whose code transformers runs.
 
     The paths were checked at submission, but the job may have waited for hours, and `common/` and `user/` are writable
     by all users.
     """
     root = SharedRoot(Path(plan["shared_root"]))
-    for name in ("code_path", "model", "dataset", "reward_fn", "reward_file"):
-        given = plan.get(name)
-        escape = root.escape_of(Path(given)) if given is not None else None
+    cure, trusted = "and submit the job again", plan.get("trusted_uids")
+    inputs = plan.get("inputs") or ()
+    inside = [(each["key"], each["path"]) for each in inputs if not each["outside"]]
+    for name, given in (("code_path", plan["code_path"]), *inside):
+        escape = root.escape_of(Path(given))
         if escape is not None:
             raise RegressError(f"{name}={given} was changed after the job was submitted: {escape}; submit it again.")
-    cure, trusted = "and submit the job again", plan.get("trusted_uids")
-    reward = plan.get("reward_file") or plan["reward_fn"]
-    if reward is not None:
-        need_own(Path(reward), f"The reward function {reward}", cure, trusted)
+    for each in inputs:
+        if each["runs"] and root.has(Path(each["path"])):
+            need_own(Path(each["path"]), f"{each['key']}={each['path']}", cure, trusted)
     for key, alone in (("code_dirs", False), ("caches", True)):
         for folder in plan.get(key) or ():
             need_own(Path(folder), folder, cure, trusted, alone=alone)
+
+
+def check_inputs(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> None:
+    """Record what the inputs contain, in `state/inputs`. Raise RegressError for one on the shared root that was removed or changed since
+    the job was submitted; one elsewhere that this node lacks is a line in the log.
+    """
+    hashes, found = Hashes(job.root), []
+    for each in plan.get("inputs") or ():
+        named = f"{each['key']}={each['path']} (from {each['origin']})"
+        sha256 = hashes.of(Path(each["path"]), is_read=each["fact"] is not None)
+        is_missing = each["needed"] and not Path(each["path"]).exists()
+        if each["sha256"] not in (None, sha256) or (is_missing and not each["outside"]):
+            raise RegressError(f"{named} was changed or removed after the job was submitted: submit it again.")
+        if is_missing:
+            tee.line(
+                f"verl-regress: {named} is missing on {nodes.own_name()}: put it on the shared root, which every node has"
+            )
+        found.append({**each, "sha256": sha256})
+    job.write_state("inputs", {"inputs": found})
 
 
 def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:

@@ -1,0 +1,246 @@
+"""What a job reads: the files and folders that verl's composed config names, whoever named them. And that they are there, and are not
+another user's if they run.
+
+It lists and stats files, and parses Python files for their imports; it never imports one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.owner import need_own
+from verl_regress.plan.compose import Composed
+from verl_regress.plan.environment import Environment
+from verl_regress.plan.reward_fn import MOST_PARSED
+
+# Read in verl 0.7.1 to 0.9.1 and main: the ends of the keys that name files, of those that the job writes, and of those that it may write.
+_NAMES_FILES = ("path", "paths", "file", "files", "dir")
+_WRITTEN = (
+    "default_local_dir", "default_hdfs_dir", "rollout_data_dir", "validation_data_dir", "save_path", "timeline_json_file",
+    "record_file", "prometheus.file", "cache_dir", "download_dir", "log_dir", "output_dir", "save_dir", "temp_dir",
+)  # fmt: skip
+_DUMPED = "dump_dir"
+# The ends of the files that Python imports, and of the keys whose files run whatever their names: YAML that names code, and what is
+# unpickled (a checkpoint, its .metadata, dumped rollouts). peft unpickles no code of a lora_adapter_path.
+_RUN = (".py", ".pyc", ".so")
+_RUN_BY = (
+    "tool_config_path", "interaction_config_path", "agent_loop_config_path",
+    "trainer.resume_from_path", _DUMPED, "dist_checkpointing_path", "lora.adapter_path",
+)  # fmt: skip
+_REPO = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
+_HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
+MODEL, DATA = "model sha256", "data sha256"  # facts of the judge, as _REWARD is
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file or folder that the job reads, under the key of verl's config that names it; `origin` is the layer that set the key.
+
+    `fact` is the name under which runs compare its content; None: they do not, because each run continues from a checkpoint of its own
+    side. What is `outside` the shared root only the nodes may have. One that is not `needed` may be missing.
+    """
+
+    key: str
+    path: Path
+    origin: str
+    fact: str | None
+    runs: bool = False
+    needed: bool = True
+    outside: bool = False
+
+    @property
+    def named(self) -> str:
+        """As messages name it."""
+        return f"{self.key}={shown(str(self.path))} (from {self.origin})"
+
+    def recorded(self) -> dict[str, Any]:
+        """The input as config/resolved.json records it."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def of(
+    root: SharedRoot, environment: Environment, job: JobDir, composed: Composed, own: Iterable[Path | None]
+) -> tuple[Input, ...]:
+    """The inputs of `job`, each path once, without what is in its own directory. `own` are the reward function and the checkpoint of an
+    attempt, which have their own checks.
+
+    Raises BadInput for one that the user named and that is relative or missing, and for one that runs and is another user's.
+    """
+    origins = {override.parts()[1]: override.origin for override in composed.overrides}
+    leaves = [
+        (key, text, _origin(key, origins)) for key, text in _texts(yaml.load(composed.text, Loader=_LOADER)) if text
+    ]
+    found: dict[Path, Input] = {}
+    for key, text, origin in sorted(leaves, key=lambda leaf: leaf[2] is None):  # what a user named comes first
+        one = _input(root, environment, key, text, origin)
+        is_own = one is not None and (one.path.is_relative_to(job.path) or (one.fact is None and one.path in own))
+        if one is not None and not is_own and one.path not in found:
+            found[one.path] = one
+            _need(root, one, own)
+            for module in _imported_by(one.path) if one.path.suffix == ".py" and root.has(one.path) else ():
+                beside = Input(key, module, f"an import in {one.path}", one.fact, runs=True)
+                if found.setdefault(module, beside) is beside:
+                    _need(root, beside, own)
+    return tuple(found.values())
+
+
+def caches(root: SharedRoot, environment: Environment) -> Iterator[Path]:
+    """The caches of the Hugging Face libraries on the shared root. Raises BadInput if another user can add to one."""
+    for name in ("HF_HOME", _HUB):
+        home = environment.variables.get(name)
+        if home is not None and root.has(Path(home)):
+            origin = environment.origins.get(name, "the knob SHARED_ROOT")
+            need_own(Path(home), f"{name}={shown(home)} (from {origin})", "or let its owner remove it", alone=True)
+            yield Path(home)
+
+
+def _input(root: SharedRoot, environment: Environment, key: str, text: str, origin: str | None) -> Input | None:
+    """The input that this text is; None if it is none. Without an origin it is verl's own default, which the job may never read."""
+    names_files, is_named = key.endswith(_NAMES_FILES), origin is not None
+    plain = text.removeprefix("file://")
+    if key.endswith(_WRITTEN) or "://" in plain or not plain.isprintable():
+        return None
+    path, may_be_missing = Path(plain), key.endswith(_DUMPED)
+    cached = _cached(environment, plain) if _REPO.fullmatch(plain) else None
+    if cached is not None and (_is_there(cached) or (names_files and "model" in key)):
+        path, may_be_missing = cached, True  # the nodes may fetch it
+    elif not path.is_absolute():
+        if is_named and (names_files or plain.startswith(("./", "../"))):
+            raise BadInput(
+                f"{key}={shown(text)} (from {origin}) is a relative path, and each process has another current directory: "
+                "write ${shared_root}/user/code/… or another whole path."
+            )
+        return None
+    if ".." in path.parts:
+        if is_named and names_files:
+            raise BadInput(f"{key}={shown(text)} (from {origin}) is refused: it must do without '..'.")
+        return None
+    is_here = root.has(path) and _is_there(path)
+    is_model = is_here and _is_model(path)
+    # Any other text may be a path by chance, such as a stop word.
+    is_sure = (names_files and (is_named or is_here)) or is_model or (is_here and path.is_file())
+    if not is_sure or root.path.is_relative_to(path):
+        return None
+    fact = _fact(key, path, is_model=is_model)
+    runs = path.suffix in _RUN or key.endswith(_RUN_BY) or is_model
+    outside = root.escape_of(path) is not None
+    return Input(key, path, origin or "verl's config", fact, runs, is_named and not may_be_missing, outside)
+
+
+def _fact(key: str, path: Path, *, is_model: bool) -> str | None:
+    if key.endswith("resume_from_path"):
+        return None
+    if key.endswith("custom_reward_function.path"):
+        return "reward_fn sha256"
+    if path.suffix in _RUN:
+        return f"input {key} sha256"
+    if is_model or key.endswith(("model.path", "model_path", "tokenizer_path", "adapter_path")):
+        return MODEL
+    return DATA if key.startswith("data.") and key.endswith("files") else f"input {key} sha256"
+
+
+def _need(root: SharedRoot, one: Input, own: Iterable[Path | None]) -> None:
+    """Raise BadInput for an input on the shared root that is missing, or runs and is another user's."""
+    if not root.has(one.path):
+        return
+    file = one.path / "config.json" if one.key.endswith("model.path") else one.path
+    try:
+        if one.needed:
+            file.stat()
+    except OSError as error:
+        state = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error.strerror})"
+        raise BadInput(
+            f"{one.named} is not usable, because {shown(str(file))} is {state}: name one that is there."
+        ) from None
+    if one.runs and one.path not in own:
+        if _is_model(one.path):
+            need_own(one.path, f"The model {shown(str(one.path))}", "or make one of your own under another name")
+        else:
+            need_own(one.path, one.named, "or name one of your own")
+
+
+def _origin(key: str, origins: Mapping[str, str]) -> str | None:
+    """The layer that set the value at a key, or what is around it."""
+    while key and key not in origins:
+        key = key.rpartition(".")[0]
+    return origins.get(key)
+
+
+def _cached(environment: Environment, repo: str) -> Path:
+    hub = Path(environment.variables.get(_HUB, f"{environment.variables['HF_HOME']}/hub"))
+    return hub / f"models--{repo.replace('/', '--')}"
+
+
+def _is_there(path: Path) -> bool:
+    with suppress(OSError):  # also for a text that is too long for a path
+        path.lstat()
+        return True
+    return False
+
+
+def _is_model(path: Path) -> bool:
+    """Is there a model, or the cache's copies of one?"""
+    try:
+        names = [each.name for each in path.iterdir()]
+    except PermissionError:  # its files may be readable by their names
+        return True
+    except OSError:
+        return False
+    return "snapshots" in names or any(name.endswith("config.json") for name in names)
+
+
+def _imported_by(path: Path) -> Iterator[Path]:
+    """The Python files beside `path` that it imports, and those that these import. A file that cannot be parsed imports none."""
+    seen, todo = {path}, [path]
+    while todo:
+        for name in _imports(todo.pop(), path.parent):
+            for file in (name.with_name(f"{name.name}.py"), name / "__init__.py"):
+                if file not in seen and file.is_file():
+                    seen.add(file)
+                    todo.append(file)
+                    yield file
+
+
+def _imports(path: Path, folder: Path) -> Iterator[Path]:
+    """Where the modules and packages that a file imports would be: under its own folder, and under `folder`, as if that were imported from."""
+    try:
+        tree = ast.parse(path.read_bytes() if path.stat().st_size <= MOST_PARSED else b"")
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            named = [(folder, each.name) for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = path.parents[node.level - 1] if 0 < node.level <= len(path.parents) else folder
+            above = f"{node.module}." if node.module else ""
+            named = [(start, f"{above}{each.name}") for each in node.names]
+        else:
+            continue
+        for start, name in named:
+            if start != folder or name.split(".")[0] not in sys.stdlib_module_names:
+                parts = name.split(".")
+                yield from (start.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1))
+
+
+def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text among the values of a document, after its dotted key; in a list, that of the list."""
+    if isinstance(node, str):
+        yield key, node
+    elif isinstance(node, dict):
+        for name, inner in node.items():
+            yield from _texts(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, list):
+        for inner in node:
+            yield from _texts(inner, key)

@@ -1,0 +1,77 @@
+"""What is in files and folders, as hashes. Large files, such as weights, are read once: after that their inode, size and time must be the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from verl_regress.base.errors import RegressError
+from verl_regress.base.files import read_json, write_atomically
+from verl_regress.base.layout import SharedRoot
+from verl_regress.store.artefact import sha256_of
+
+_WHOLE = 64 << 20  # bytes: a larger file is read once, or not at all
+_MOST = 10_000  # large files that are remembered
+
+
+def by_stat(path: Path) -> str:
+    """The size and the time of a large file, hashed."""
+    stat = path.stat()
+    return hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
+
+
+def digest(directory: Path, large: Callable[[Path], str] = by_stat) -> str:
+    """One hash over a directory: every path, and every file's bytes (`large` above 64 MiB). Raises OSError."""
+    found = hashlib.sha256()
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        found.update(os.fsencode(f"{path.relative_to(directory)}\0"))
+        found.update(bytes.fromhex(of_file(path, large)))
+    return found.hexdigest()
+
+
+def of_file(path: Path, large: Callable[[Path], str] = by_stat) -> str:
+    """The sha256 of a file, or what `large` says of one above 64 MiB. Raises OSError."""
+    return sha256_of(path) if path.stat().st_size <= _WHOLE else large(path)
+
+
+class Hashes:
+    """Hashes of what jobs read. It remembers those of large files in `jobs/`, in a file of this user's; another user's counts for nothing."""
+
+    def __init__(self, root: SharedRoot) -> None:
+        self._root = root
+        self._file = root.jobs / f".hashes-{os.geteuid()}.json"
+
+    def of(self, path: Path, *, is_read: bool = True) -> str | None:
+        """The sha256 of a file, or one hash over a folder; None if nothing is there, or neither of them.
+
+        Of a repository in the hub's cache, that of its main revision. Without `is_read`, large files count by size and time. Raises OSError.
+        """
+        large = self.of_large if is_read else by_stat
+        main = path / "refs" / "main"
+        if main.is_file():
+            path = path / "snapshots" / main.read_text(encoding="utf-8").strip()
+        if path.is_dir():
+            return digest(path, large)
+        return of_file(path, large) if path.is_file() else None
+
+    def of_large(self, path: Path) -> str:
+        """The sha256 of a file, which is read only if it is not known with this inode, size and time. Raises OSError."""
+        stat = path.stat()
+        node = "" if self._root.has(path) else f"{os.uname().nodename} "  # which has files of its own elsewhere
+        name = f"{node}{stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
+        known = self._known()
+        if name not in known:
+            known[name] = sha256_of(path)
+            with suppress(OSError):  # a full disk
+                write_atomically(self._file, json.dumps(dict([*known.items()][-_MOST:])))
+        return known[name]
+
+    def _known(self) -> dict[str, str]:
+        try:
+            return read_json(self._file, ()) or {}
+        except RegressError:
+            return {}
