@@ -289,7 +289,7 @@ def _need_artefacts(root: SharedRoot, request: Request, paths: JobPaths, overrid
     if str(paths.model) in ours:
         _need_file(root, request, "model", paths.model / "config.json")
     for name in request.workload.data_files:
-        if str(paths.dataset / name) in ours:
+        if f"{paths.dataset}/{name}" in ours:  # as the workload writes it
             _need_file(root, request, "dataset", paths.dataset / name)
 
 
