@@ -38,7 +38,7 @@ def leaves(node, above=""):
 
 
 @pytest.mark.parametrize("release", ["0.8.0", "0.9.1-v1-1", "main-v1"])
-def test_every_path_that_a_release_reads_is_listed_and_changes_its_hash_with_its_content(shared, release):
+def test_every_path_of_a_release_is_listed_and_its_hash_is_of_its_content(shared, release):
     run = json.loads(gzip.decompress((REPO / "tests" / "recorded" / "verdict" / f"ppo-{release}.json.gz").read_bytes()))
     config = yaml.safe_load(run["config/verl_config.yaml"])
     named = {}

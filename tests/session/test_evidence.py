@@ -84,9 +84,7 @@ def make(path):
     return artefact.ensure(path, Source("s", "r"), lambda home: write(home / "weights", "one") and {}, knob="MODEL")
 
 
-def test_what_jobs_read_is_recorded_with_the_first_one_and_compared_with_what_prepare_recorded(
-    shared, run, make_job, ray
-):
+def test_what_jobs_read_is_recorded_first_and_compared_with_what_prepare_made(shared, run, make_job, ray):
     data, model, own = shared.datasets / "made", shared.models / "made", write(shared.user_code / "x.parquet", "own")
     for home in (data, model):
         make(home)

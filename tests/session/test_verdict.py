@@ -418,9 +418,7 @@ class TestReuse:
         earlier.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "digest": digest(directory)})
         assert self.found(root) is None
 
-    def test_own_data_by_override_is_taken_over_while_it_is_unchanged_and_else_the_session_says_what_changed(
-        self, root, earlier
-    ):
+    def test_own_data_is_taken_over_while_unchanged_else_the_session_says_what_changed(self, root, earlier):
         known = jobs_of(earlier.evidence())["ppo_a"]
         earlier.write_job("ppo_a", {**known, "inputs": {"/own/train": "1", "/own/score.py": "2"}})
         session = make(root, "20261122T100000Z")

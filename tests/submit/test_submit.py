@@ -695,7 +695,9 @@ def test_code_that_verls_config_names_is_refused_if_another_user_can_change_it(s
     assert str(place) in that_run(shared.jobs / "me")
     os.chown(part, 4242, 4242)
     assert submit(said).is_refusal(of_another(f"{key}={place} (from OVERRIDES)", part, "name one of your own"))
-    assert submit("--dry-run", f"--overrides=++data.val_files={part.with_suffix('.json')}").status == 0
+    rows = write(part.with_suffix(".json"), "")
+    os.chown(rows, 4242, 4242)
+    assert submit("--dry-run", f"--overrides=++data.val_files={rows}").status == 0
 
 
 @pytest.mark.slow
