@@ -1,8 +1,8 @@
 """From runs to a verdict.
 
-The order: may the runs be compared (records.py, comparable.py), exactly where A repeats itself (exact.py), by statistics where it
-does not (statistics.py), and whether a value of B is outside all that A does (outliers.py). It fails closed: whatever cannot be
-judged is never the same.
+The order: may the runs be compared (gate.py, by the differences that comparable.py lists), exactly where A repeats itself (exact.py), by
+statistics where it does not (sampled.py), and whether a value of B is outside all that A does (outliers.py). It fails closed: whatever
+cannot be judged is never the same.
 """
 
 from __future__ import annotations

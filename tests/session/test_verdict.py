@@ -9,10 +9,10 @@ import pytest
 from verdict_runs import rewrite, rows_of, unpack
 
 from verl_regress.base.layout import SharedRoot
-from verl_regress.session import checks, recorded_points, report, schedule, suites, verdict
+from verl_regress.session import checks, recorded_points, report, reuse, schedule, suites, verdict
 from verl_regress.session.schedule import Run, Wants
 from verl_regress.store.hashes import digest
-from verl_regress.store.sessions import Session, jobs_of
+from verl_regress.store.sessions import Session
 
 SUITE = "cases:\n  ppo: {workload: ppo}\n  grpo: {workload: grpo}\n"
 TREES = {"A": "a" * 64, "B": "b" * 64}
@@ -362,111 +362,6 @@ def test_a_budget_that_is_used_up_is_named(root):
     assert found[1].reason == "grpo_a and grpo_b did not run: BUDGET=1 runs were used up before"
 
 
-class TestReuse:
-    """Runs of A that an earlier session made."""
-
-    @pytest.fixture
-    def earlier(self, root):
-        session = make(root, "20261121T100000Z", "cases: {ppo: {workload: ppo}}")
-        session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "known", TREES["A"]))
-        return session
-
-    def found(self, root, suite=SUITE, name="20261122T100000Z"):
-        session = make(root, name, suite)
-        session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", f"b-{name}", TREES["B"]))
-        case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-        return verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1))
-
-    def test_an_equal_run_is_taken_over(self, root, earlier):
-        before, taken = self.found(root)
-        assert (before, taken["submission_id"]) == (earlier, "known")
-
-    @pytest.mark.parametrize(
-        ("key", "value"),
-        [
-            ("code", {"tree_sha256": "c" * 64}),
-            ("artefacts", {"model sha256": "other", "data sha256": "d"}),
-            ("image", "sha256:2"),
-            ("artefacts", {"data sha256": "d"}),
-            ("packages", {"lists": [{"python": "3.12", "packages": {"torch": "2"}, "sha256": "0" * 64}]}),
-            ("state", {"ended": {"exit_code": 1}}),
-            ("state", {"ended": None}),
-            ("reused_from", "20261120T100000Z"),
-            ("digest", "changed since"),
-        ],
-    )
-    def test_a_run_that_differs_in_anything_else_is_not(self, root, earlier, key, value):
-        earlier.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], key: value})
-        assert self.found(root) is None
-
-    @pytest.mark.parametrize(
-        ("written", "is_taken"),
-        [
-            ('{"checks": [{"name": "imports", "problems": []}]}', True),
-            ('{"checks": [{"name": "imports", "problems": []}, {"name": "head", "problems": ["CPU 2"]}]}', False),
-        ],
-    )
-    def test_a_run_of_a_session_whose_checks_failed_is_not(self, root, earlier, written, is_taken):
-        (earlier.path / "report.json").write_text(written)
-        assert (self.found(root) is not None) == is_taken
-
-    def test_other_overrides_are_another_run(self, root, earlier):
-        directory = root.jobs / "known"
-        asked = json.loads((directory / "config/asked.json").read_text())
-        asked["said"]["overrides"] = [{"text": "actor_rollout_ref.actor.clip_ratio=0.3", "origin": "OVERRIDES"}]
-        (directory / "config/asked.json").write_text(json.dumps(asked))
-        earlier.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "digest": digest(directory)})
-        assert self.found(root) is None
-
-    def test_own_data_is_taken_over_while_unchanged_else_the_session_says_what_changed(self, root, earlier):
-        known = jobs_of(earlier.evidence())["ppo_a"]
-        earlier.write_job("ppo_a", {**known, "inputs": {"/own/train": "1", "/own/score.py": "2"}})
-        session = make(root, "20261122T100000Z")
-        case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-        run = Run("ppo", "A", 100, 1)
-        b = job(root, "ppo-0.9.1-v1-1", "b", TREES["B"])
-
-        def taken(facts, **inputs):
-            session.write_job("ppo_b", {**b, "artefacts": facts, "inputs": {"/own/train": "1", **inputs}})
-            found = verdict.earlier_run_of_a(root, session, case, run)
-            return found is not None, verdict.changed_inputs(root, session, case, run)
-
-        same = {"model sha256": "m", "data sha256": "d"}
-        assert taken(same, **{"/own/score.py": "2"}) == (True, None)
-        other = {**same, "reward_fn sha256": "r"}
-        assert taken(other, **{"/own/score.py": "3"}) == (False, ("known", ["/own/score.py"]))
-        earlier.write_job("ppo_a", {**known, "inputs": {"/own/train": None}})
-        assert taken(same) == (False, ("known", ["/own/train"]))
-        earlier.write_job("ppo_a", {**known, "image": "sha256:2", "inputs": {"/own/train": "0"}})
-        assert taken(same) == (False, None)
-
-    def test_a_directory_that_is_gone_is_not(self, root, earlier):
-        shutil.rmtree(root.jobs / "known")
-        assert self.found(root) is None
-
-    def test_a_case_whose_speed_is_judged_runs_a_itself(self, root, earlier):
-        assert self.found(root, "cases: {ppo: {workload: ppo, speed: true}}") is None
-
-    def test_where_memory_is_judged_a_run_of_a_must_have_recorded_its_own(self, root, earlier):
-        assert self.found(root, MEMORY) is None
-        known = remember(jobs_of(earlier.evidence())["ppo_a"])
-        rewrite(Path(known["job_dir"]), timed)
-        earlier.write_job("ppo_a", {**known, "digest": digest(Path(known["job_dir"]))})
-        assert self.found(root, MEMORY, "20261122T110000Z")[1]["submission_id"] == "known"
-
-    def test_a_run_whose_evidence_lacks_something_is_not_taken_over(self, root, earlier):
-        known = jobs_of(earlier.evidence())["ppo_a"]
-        earlier.write_job("ppo_a", {key: value for key, value in known.items() if key != "artefacts"})
-        assert self.found(root) is None
-
-    def test_the_same_run_is_not_taken_twice(self, root, earlier):
-        session = make(root)
-        session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))
-        session.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "reused_from": earlier.path.name})
-        case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-        assert verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, again=True)) is None
-
-
 def test_the_report_says_the_answer_first(root):
     session = make(root, suite="cases: {ppo: {workload: ppo}}")
     loaded = {"verl/__init__.py": "1", "verl/trainer/ppo/core_algos.py": "1", "verl/a.py": "1"}
@@ -563,10 +458,10 @@ class TestAPerturbedRunOfA:
         before.write_job("ppo_a_perturbed", self.perturbed(root, s3=1e-4))
         session = self.session(root)
         case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-        _, taken = verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, perturbed=True))
+        _, taken = reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, perturbed=True))
         assert taken["submission_id"] == "perturbed"
         shutil.rmtree(root.jobs / "a-20261121T100000Z")
-        assert verdict.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1)) is None
+        assert reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1)) is None
 
     def test_is_in_the_reports_and_no_point_of_the_history(self, root):
         session = self.session(root)

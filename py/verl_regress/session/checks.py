@@ -5,7 +5,7 @@ Every check says what it checked and how many; with nothing to check, it fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,16 +94,6 @@ def _result(check: Check, runs: tuple[str, ...], evidence: Evidence, *, is_stric
 def has_succeeded(job: Mapping[str, Any]) -> bool:
     """The job's launcher recorded that the trainer ended well."""
     return ((job["state"] or {}).get("ended") or {}).get("exit_code") == 0
-
-
-def may_be_reused(job: Mapping[str, Any], tree: str, taken: Collection[str]) -> bool:
-    """Whether a later session, which has `taken` these jobs already, may take this one over as a run of that tree."""
-    return (
-        "reused_from" not in job
-        and job["submission_id"] not in taken
-        and (job.get("code") or {}).get("tree_sha256") == tree
-        and has_succeeded(job)
-    )
 
 
 def end_of(job: Mapping[str, Any]) -> dict[str, Any]:

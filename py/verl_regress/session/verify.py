@@ -158,7 +158,7 @@ def _chosen(args: argparse.Namespace) -> set[str]:
 
 def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -> None:
     """Print the next run's words; nothing if none is lacking, or the budget is used up. Earlier runs of A are taken over."""
-    from verl_regress.session import verdict  # here, because numpy and scipy take half a second to load
+    from verl_regress.session import reuse, verdict  # here, because numpy and scipy take half a second to load
 
     while True:
         known = session.evidence()
@@ -169,7 +169,7 @@ def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -
             return
         case = suite.case(following.case)
         may_reuse = following.side == "A" and suite.reuse and not only
-        earlier = verdict.earlier_run_of_a(root, session, case, following) if may_reuse else None
+        earlier = reuse.earlier_run_of_a(root, session, case, following) if may_reuse else None
         if earlier is not None:
             before, job = earlier
             session.write_job(following.name, {**job, "reused_from": before.path.name})
@@ -178,7 +178,7 @@ def _next(root: SharedRoot, api: RayApi, session: Session, budget: int | None) -
         if budget is not None and schedule.spent(known) >= budget:
             say.info(f"BUDGET={budget} runs are used up: the verdict is about the runs made so far")
             return
-        if may_reuse and (changed := verdict.changed_inputs(root, session, case, following)):
+        if may_reuse and (changed := reuse.changed_inputs(root, session, case, following)):
             say.info(f"{following.name} runs again: since {changed[0]} ran, {' and '.join(changed[1])} changed")
         _print(root, api, session, suite, following)
         return
