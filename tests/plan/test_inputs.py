@@ -136,6 +136,7 @@ def test_a_text_that_looks_like_a_path_by_chance_is_no_input(planned, shared):
         "+data.long=/" + "x" * 5000, "+data.url=https://a.b/c.py", "+data.custom_path=pkg://verl.x",
         "+trainer.repo=org/name", f"+trainer.validation_data_dir={shared.user_code}", "+global_profiler.save_path=outputs/x",
         "+data.empty_path=", "+data.none_path=null",
+        "+reward.custom_reward_function.reward_kwargs.from_file=think",
     ]  # fmt: skip
     outcome = planned(*texts)
     assert (outcome.status, outcome.err) == (0, "")

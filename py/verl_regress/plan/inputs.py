@@ -108,7 +108,8 @@ def caches(root: SharedRoot, environment: Environment) -> Iterator[Path]:
 
 def _input(root: SharedRoot, environment: Environment, key: str, text: str, origin: str | None) -> Input | None:
     """The input that this text is; None if it is none. Without an origin it is verl's own default, which the job may never read."""
-    names_files, is_named = key.endswith(_NAMES_FILES), origin is not None
+    # Arguments of the user's own function (reward_kwargs, …) have any name.
+    names_files, is_named = key.endswith(_NAMES_FILES) and "kwargs." not in key, origin is not None
     plain = text.removeprefix("file://")
     if key.endswith(_WRITTEN) or "://" in plain or not plain.isprintable():
         return None
