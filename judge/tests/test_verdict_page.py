@@ -157,6 +157,13 @@ class TestStory:
         drawn = curves.svg(curve, "x")
         assert ('id="x-band"' in drawn, ">first outside: step 12<" in drawn) == (True, True)
 
+    def test_what_leaves_the_band_first_is_drawn_first(self):
+        a, b = session(generator(5), 8, steps=30)
+        b = [edit(edit(run, "critic/score/mean", {20: -9.0}), "actor/entropy", {12: 99.0}) for run in b]
+        named = ("actor/kl_loss", "critic/score/mean", "actor/entropy")
+        found = curves.of_case("ppo", a, b, [metrics.Decisive(name, 0) for name in named])
+        assert [curve.mark for curve in found][:2] == [12, 20]
+
     def test_runs_in_the_band_are_said_to_stay_in_it(self):
         curve, said = self.of_noise({})
         assert (curve.mark, curve.story) == (None, "All 8 runs of B stay in A's band at every step.")

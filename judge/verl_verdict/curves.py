@@ -97,6 +97,7 @@ def of_case(
     deterministic: bool | None = None,
 ) -> list[Curve]:
     """The curves of a case: of each decisive metric, and of the metric and step `first`, where the case differs first.
+    Those that B leaves or changes come first, the earliest at the top.
 
     `deterministic`: does A repeat itself? In noise a metric without a band has no story: each of its values may differ by chance.
     """
@@ -118,7 +119,7 @@ def of_case(
         else:
             mark, story = _equal(name, pairs)
         found.append(replace(curve, band=limits, mark=mark, story=story))
-    return found
+    return sorted(found, key=lambda curve: math.inf if curve.mark is None else curve.mark)
 
 
 def _in_band(known: Band, runs_b: Sequence[Run]) -> tuple[int | None, str]:
