@@ -9,7 +9,7 @@ from typing import Any
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import checks, schedule
-from verl_regress.session.schedule import Run
+from verl_regress.session.schedule import Evidence, Run
 from verl_regress.session.suites import Case
 from verl_regress.session.verdict import run_of
 from verl_regress.store.hashes import digest
@@ -26,8 +26,7 @@ def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -
     between sessions, so a case whose speed is judged runs A itself.
     """
     evidence = session.evidence()
-    b = schedule.runs_of(case, "B", evidence).get(Run(case.name, "B", run.seed, run.pair).name)
-    tree = evidence["begin"]["trees"]["A"]
+    b, tree = _run_of_b(case, run, evidence), evidence["begin"]["trees"]["A"]
     if case.speed or b is None:
         return None
     try:
@@ -52,14 +51,23 @@ def changed_inputs(root: SharedRoot, session: Session, case: Case, run: Run) -> 
     paths of what has changed. None if there is none.
     """
     evidence = session.evidence()
-    b = schedule.runs_of(case, "B", evidence).get(Run(case.name, "B", run.seed, run.pair).name)
-    for earlier in all_of(root) if b is not None else ():
+    b, tree = _run_of_b(case, run, evidence), evidence["begin"]["trees"]["A"]
+    if b is None:
+        return None
+    now, asked = b.get("inputs") or {}, _asked(b)
+    for earlier in all_of(root):
         for job in jobs_of(earlier.evidence_if_readable()).values():
-            now = (b or {}).get("inputs") or {}
             changed = [path for path, sha256 in (job.get("inputs") or {}).items() if now.get(path, sha256) != sha256]
-            if changed and _may_be_reused(job, evidence["begin"]["trees"]["A"], ()) and _asked(job) == _asked(b):
+            if changed and _may_be_reused(job, tree, ()) and _asked(job) == asked:
                 return job["submission_id"], changed
     return None
+
+
+def _run_of_b(case: Case, run: Run, evidence: Evidence) -> Mapping[str, Any] | None:
+    """The session's run of B that this run of A is for; None if there is none yet."""
+    jobs = schedule.runs_of(case, "B", evidence)
+    found: Mapping[str, Any] | None = jobs.get(Run(case.name, "B", run.seed, run.pair).name)
+    return found
 
 
 def _may_be_reused(job: Mapping[str, Any], tree: str, taken: Collection[str]) -> bool:
@@ -72,10 +80,10 @@ def _may_be_reused(job: Mapping[str, Any], tree: str, taken: Collection[str]) ->
     )
 
 
-def _asked(job: Mapping[str, Any] | None) -> tuple[Any, ...]:
+def _asked(job: Mapping[str, Any]) -> tuple[Any, ...]:
     """What decides a run, without the content of what it read."""
     try:
-        run = run_of(job or {})
+        run = run_of(job)
     except (CannotJudge, LookupError, OSError):
         return ()
     facts = {name: fact for name, fact in run.facts.items() if not name.endswith(" sha256")}
