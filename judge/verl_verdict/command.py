@@ -181,9 +181,7 @@ def _history(options: argparse.Namespace, known: Sequence[Reader]) -> None:
 def _point(path: Path, run: Run, number: int) -> history.Point:
     """A record tells neither when it was made nor of which code: the file's time is shown, and each run counts as another code."""
     if not run.workload:
-        raise CannotJudge(
-            f"'{path}' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."
-        )
+        raise gate.no_workload(str(path))
     return history.Point(
         run=run,
         case=run.workload,

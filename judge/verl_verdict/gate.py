@@ -21,10 +21,15 @@ def one_workload(runs_a: Sequence[Run], runs_b: Sequence[Run], perturbed: Sequen
         names = " and ".join(f"'{name}' is {workload}" for workload, name in workloads.items())
         raise CannotJudge(f"The runs are of different workloads ({names}): compare runs of one workload.")
     if not workloads:
-        raise CannotJudge(
-            f"'{runs_a[0].name}' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."
-        )
+        raise no_workload(runs_a[0].name)
     return next(iter(workloads))
+
+
+def no_workload(name: str) -> CannotJudge:
+    """The error for a run of which no metric tells the workload."""
+    return CannotJudge(
+        f"'{name}' has no metric of PPO, GRPO or SFT (critic/score/mean, train/loss): give a metrics.jsonl of verl."
+    )
 
 
 def no_copies(runs: Sequence[Run]) -> None:
