@@ -1,7 +1,7 @@
 """What A's runs do with each decisive metric, step by step, as a band that a run of the same code stays in.
 
-At each step the band has the mean of A's runs in its middle. Its unit is their standard deviation about that mean: the larger of that of
-the neighbouring steps together and that of all steps, and at least a third of the metric's floor. How many units wide it is, A's runs tell
+At each step the band has the mean of A's runs in its middle. Its unit is their standard deviation about that mean, over the neighbouring
+steps or over all steps, whichever is larger, and at least a third of the metric's floor. How many units wide it is, A's runs tell
 themselves: each is compared with the band's middle and unit that the *others* would give, at every step of every metric. The band is three
 times as wide as the farthest of them strays. One number covers all metrics and steps together, so more of them make no more alarms.
 Few runs give a wider band, because two or three others tell little about the one that was left out.
@@ -28,7 +28,7 @@ _LEAST_UNIT = 1e-9  # where A's runs are equal and the metric has no floor
 
 @dataclass(frozen=True)
 class Band:
-    """What A does with one metric: `low[i]` to `high[i]` at `steps[i]`. The steps are those that any run of A has, ascending."""
+    """What A does with one metric: `low[i]` to `high[i]` at `steps[i]`. It has each step of any run of A, ascending."""
 
     metric: str
     steps: tuple[int, ...]

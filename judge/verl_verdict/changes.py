@@ -1,8 +1,8 @@
 """Where a series of runs changes: one value per run, in the order in which they ran.
 
-Binary segmentation: of all splits where the code changes, the one with the largest difference of the means (in its standard errors) is a change point if
-less than ALPHA of the other orders of the same runs have as large a difference at any of these splits, and if the difference is more than
-what matters. Then both parts are searched in the same way.
+Binary segmentation: of all splits where the code changes, the one with the largest difference of the means (in its standard errors) is a
+change point if less than ALPHA of the other orders of the same runs have as large a difference at any of these splits, and if the
+difference is more than what matters. Then both parts are searched in the same way.
 """
 
 from __future__ import annotations

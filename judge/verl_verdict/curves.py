@@ -97,7 +97,7 @@ def of_case(
     deterministic: bool | None = None,
 ) -> list[Curve]:
     """The curves of a case: of each decisive metric, and of the metric and step `first`, where the case differs first.
-    Those that B leaves or changes come first, the earliest at the top.
+    Metrics that B leaves or changes come first, the earliest at the top.
 
     `deterministic`: does A repeat itself? In noise a metric without a band has no story: each of its values may differ by chance.
     """

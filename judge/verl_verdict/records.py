@@ -63,7 +63,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Memory:
-    """The processes of each attempt that has records, and those that loaded verl and have none."""
+    """The processes of each attempt that has records, and the processes that loaded verl and have none."""
 
     attempts: tuple[tuple[Process, ...], ...] = ()
     lacking: tuple[str, ...] = ()

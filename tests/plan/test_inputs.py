@@ -26,7 +26,7 @@ def found(shared, config, *named):
     environment = Environment({"HF_HOME": str(shared.hf)}, {}, frozenset(), ())
     overrides = tuple(Override(f"{key}=x", "OVERRIDES") for key in named)
     composed = Composed(overrides, (), yaml.safe_dump(config), Devices("GPU", 1), None)
-    return inputs.of(shared, environment, JobDir(shared.jobs / "me"), composed, ())
+    return inputs.find(shared, environment, JobDir(shared.jobs / "me"), composed, ())
 
 
 def leaves(node, above=""):
@@ -53,10 +53,10 @@ def test_every_path_of_a_release_is_listed_and_its_hash_is_of_its_content(shared
     listed = found(shared, config, *named)
     assert {one.key: str(one.path) for one in listed} == named
     assert {one.fact for one in listed} >= {"data sha256", "model sha256", "reward_fn sha256"}
-    before = {one.path: Hashes(shared).of(one.path) for one in listed}
+    before = {one.path: Hashes(shared).content_of(one.path) for one in listed}
     for one in listed:
         write(one.path / "config.json" if one.path.is_dir() else one.path, "other")
-        now = {each.path: Hashes(shared).of(each.path) for each in listed}
+        now = {each.path: Hashes(shared).content_of(each.path) for each in listed}
         assert [path for path in now if now[path] != before[path]] == [one.path]
         before = now
 
@@ -182,6 +182,6 @@ def test_a_folder_of_100_000_files_is_listed_without_them_and_hashed_whole(share
     [one] = found(shared, {"data": {"image_dir": str(folder)}}, "data.image_dir")
     assert (one.path, one.fact) == (folder, "input data.image_dir sha256")
     assert time.monotonic() - began < 5  # seconds: a tenth of one on a quiet machine
-    first = Hashes(shared).of(folder)
+    first = Hashes(shared).content_of(folder)
     write(folder / "99999", "x")
-    assert Hashes(shared).of(folder) != first
+    assert Hashes(shared).content_of(folder) != first

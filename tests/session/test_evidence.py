@@ -74,7 +74,8 @@ def read(job, *inputs, **more):
     """Record what a job read: key, path and fact of each."""
     known = hashes.Hashes(job.root)
     found = [
-        {"key": key, "path": str(path), "fact": fact, "sha256": known.of(path), **more} for key, path, fact in inputs
+        {"key": key, "path": str(path), "fact": fact, "sha256": known.content_of(path), **more}
+        for key, path, fact in inputs
     ]
     job.write_state("inputs", {"inputs": found})
 

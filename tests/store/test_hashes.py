@@ -20,18 +20,18 @@ def reads(monkeypatch):
 
 def test_a_large_file_is_read_once_until_its_inode_size_or_time_changes(shared, reads):
     weights = write(shared.models / "own" / "weights", "12345")
-    first = Hashes(shared).of(weights)
-    assert Hashes(shared).of(weights) == first
+    first = Hashes(shared).content_of(weights)
+    assert Hashes(shared).content_of(weights) == first
     assert reads == [weights]
-    assert Hashes(shared).of(weights.parent) == Hashes(shared).of(weights.parent)
+    assert Hashes(shared).content_of(weights.parent) == Hashes(shared).content_of(weights.parent)
     assert reads == [weights]
     time = weights.stat().st_mtime_ns
     os.utime(write(weights, "54321"), ns=(time, time + 1))
-    assert Hashes(shared).of(weights) != first
+    assert Hashes(shared).content_of(weights) != first
     other = write(weights.with_name("other"), "98765")
     os.utime(other, ns=(time, time + 1))
     other.replace(weights)
-    second = Hashes(shared).of(weights)
+    second = Hashes(shared).content_of(weights)
     assert reads == [weights] * 3
     assert second == hashes.of_file(weights, hashes.sha256_of)
 
@@ -39,20 +39,20 @@ def test_a_large_file_is_read_once_until_its_inode_size_or_time_changes(shared, 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_another_users_record_of_large_files_counts_for_nothing(shared, reads):
     weights = write(shared.models / "own" / "weights", "12345")
-    first = Hashes(shared).of(weights)
+    first = Hashes(shared).content_of(weights)
     record = shared.jobs / f".hashes-{os.geteuid()}.json"
     record.write_text(record.read_text().replace(first, "0" * 64))
-    assert Hashes(shared).of(weights) == "0" * 64
+    assert Hashes(shared).content_of(weights) == "0" * 64
     os.chown(record, 4242, 4242)
-    assert Hashes(shared).of(weights) == first
+    assert Hashes(shared).content_of(weights) == first
 
 
 def test_a_checkpoint_counts_by_size_and_time(shared, reads):
     weights = write(shared.jobs / "job" / "weights", "12345")
-    first = Hashes(shared).of(weights.parent, is_read=False)
+    first = Hashes(shared).content_of(weights.parent, is_read=False)
     assert reads == []
     os.utime(weights, ns=(5, 5))
-    assert Hashes(shared).of(weights.parent, is_read=False) != first
+    assert Hashes(shared).content_of(weights.parent, is_read=False) != first
 
 
 def test_of_the_hubs_cache_the_main_revision_counts(shared):
@@ -62,20 +62,20 @@ def test_of_the_hubs_cache_the_main_revision_counts(shared):
         (model / "snapshots" / revision).mkdir(parents=True)
     write(model / "refs" / "main", "abc\n")
     (model / "snapshots" / "abc" / "model.bin").symlink_to(blob)
-    first = Hashes(shared).of(model)
+    first = Hashes(shared).content_of(model)
     write(model / "snapshots" / "def" / "config.json", "{}")
-    assert Hashes(shared).of(model) == first
+    assert Hashes(shared).content_of(model) == first
     blob.write_text("other")
-    assert Hashes(shared).of(model) != first
+    assert Hashes(shared).content_of(model) != first
 
 
 def test_what_is_no_file_has_no_hash_and_is_not_read(shared):
     os.mkfifo(shared.user_code / "pipe")
-    assert Hashes(shared).of(shared.user_code / "pipe") is None
-    assert Hashes(shared).of(shared.user_code / "nothing") is None
-    first = Hashes(shared).of(shared.user_code)
+    assert Hashes(shared).content_of(shared.user_code / "pipe") is None
+    assert Hashes(shared).content_of(shared.user_code / "nothing") is None
+    first = Hashes(shared).content_of(shared.user_code)
     write(shared.user_code / "file", "")
-    assert Hashes(shared).of(shared.user_code) != first
+    assert Hashes(shared).content_of(shared.user_code) != first
 
 
 def test_a_file_that_is_removed_while_its_folder_is_hashed_is_an_error(shared, monkeypatch):
@@ -83,4 +83,4 @@ def test_a_file_that_is_removed_while_its_folder_is_hashed_is_an_error(shared, m
     real = hashes.sha256_of
     monkeypatch.setattr(hashes, "sha256_of", lambda path: files[1].unlink() or real(path))
     with pytest.raises(FileNotFoundError):
-        Hashes(shared).of(files[0].parent)
+        Hashes(shared).content_of(files[0].parent)

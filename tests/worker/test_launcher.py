@@ -523,20 +523,20 @@ def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed
 
 def test_what_a_job_reads_is_recorded_as_its_node_has_it(launched, tmp_path):
     file, outside = write(launched.shared.user_code / "x.parquet", "rows"), write(tmp_path / "y.parquet", "others")
-    sha256 = Hashes(launched.shared).of(file)
+    sha256 = Hashes(launched.shared).content_of(file)
     gone = an_input(launched.shared.user_code / "dump", needed=False)
     launched.plan = {"inputs": [an_input(file, sha256=sha256), an_input(outside, outside=True), gone]}
     launched.plan["inputs"].append(an_input("/no/such", outside=True))
     assert launched.start("print('trained')").finish()[0] == 0
     read = launched.job.read_state("inputs")["inputs"]
-    assert [each["sha256"] for each in read] == [sha256, Hashes(launched.shared).of(outside), None, None]
+    assert [each["sha256"] for each in read] == [sha256, Hashes(launched.shared).content_of(outside), None, None]
     assert b"data.val_files=/no/such (from OVERRIDES) is missing on " in launched.log
 
 
 @pytest.mark.parametrize("change", ["its content", "it is gone"])
 def test_a_job_whose_input_was_changed_while_it_waited_never_trains(launched, other, change):
     file = write(launched.shared.user_code / "x.parquet", "rows")
-    sha256 = Hashes(launched.shared).of(file) if change == "its content" else None
+    sha256 = Hashes(launched.shared).content_of(file) if change == "its content" else None
     launched.plan = {"inputs": [an_input(file, sha256=sha256)]}
     launched.start("print('trained')")
     await_position(launched)

@@ -24,7 +24,8 @@ from verl_regress.plan.compose import Composed
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.reward_fn import MOST_PARSED
 
-# Read in verl 0.7.1 to 0.9.1 and main: the ends of the keys that name files, of those that the job writes, and of those that it may write.
+# Read in verl 0.7.1 to 0.9.1 and main: the ends of keys that name files; of keys for what the job writes; and the key for what it either
+# writes or reads.
 _NAMES_FILES = ("path", "paths", "file", "files", "dir")
 _WRITTEN = (
     "default_local_dir", "default_hdfs_dir", "rollout_data_dir", "validation_data_dir", "save_path", "timeline_json_file",
@@ -41,7 +42,7 @@ _RUN_BY = (
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
 _HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
-MODEL, DATA = "model sha256", "data sha256"  # facts of the judge, as _REWARD is
+_MODEL, DATA, _REWARD = "model sha256", "data sha256", "reward_fn sha256"  # facts of the judge
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Input:
         return {**asdict(self), "path": str(self.path)}
 
 
-def of(
+def find(
     root: SharedRoot, environment: Environment, job: JobDir, composed: Composed, own: Iterable[Path | None]
 ) -> tuple[Input, ...]:
     """The inputs of `job`, each path once, without what is in its own directory. `own` are the reward function and the checkpoint of an
@@ -144,11 +145,11 @@ def _fact(key: str, path: Path, *, is_model: bool) -> str | None:
     if key.endswith("resume_from_path"):
         return None
     if key.endswith("custom_reward_function.path"):
-        return "reward_fn sha256"
+        return _REWARD
     if path.suffix in _RUN:
         return f"input {key} sha256"
     if is_model or key.endswith(("model.path", "model_path", "tokenizer_path", "adapter_path")):
-        return MODEL
+        return _MODEL
     return DATA if key.startswith("data.") and key.endswith("files") else f"input {key} sha256"
 
 
@@ -203,7 +204,7 @@ def _is_model(path: Path) -> bool:
 
 
 def _imported_by(path: Path) -> Iterator[Path]:
-    """The Python files beside `path` that it imports, and those that these import. A file that cannot be parsed imports none."""
+    """The Python files beside `path` that it imports, directly or through each other. A file that cannot be parsed imports none."""
     seen, todo = {path}, [path]
     while todo:
         for name in _imports(todo.pop(), path.parent):
@@ -236,7 +237,7 @@ def _imports(path: Path, folder: Path) -> Iterator[Path]:
 
 
 def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text among the values of a document, after its dotted key; in a list, that of the list."""
+    """Every text among the values of a document, after its dotted key; a text in a list has the key of the list."""
     if isinstance(node, str):
         yield key, node
     elif isinstance(node, dict):

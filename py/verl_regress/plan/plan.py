@@ -183,7 +183,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     caches = tuple(inputs.caches(root, environment))
     code_dirs = tuple(dict.fromkeys(_python_path(root, environment, code)))
     own = (reward_file, request.attempt.checkpoint if request.attempt is not None else None)
-    read = inputs.of(root, environment, job, composed, own)
+    read = inputs.find(root, environment, job, composed, own)
     return Plan(request, code, paths, driver, environment, composed, read, code_dirs, caches)
 
 

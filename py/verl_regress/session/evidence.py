@@ -51,7 +51,7 @@ def artefacts(root: SharedRoot, paths: Iterable[str]) -> dict[str, dict[str, str
     """The same for these paths now; of a directory that `make prepare` made, the sha256 of each file too."""
     hashes = Hashes(root)
     return {
-        path: {"": str(hashes.of(Path(path)))}
+        path: {"": str(hashes.content_of(Path(path)))}
         | {
             name: of_file(Path(path, name), hashes.of_large)
             for name in prepared(path)

@@ -45,10 +45,10 @@ class Hashes:
         self._root = root
         self._file = root.jobs / f".hashes-{os.geteuid()}.json"
 
-    def of(self, path: Path, *, is_read: bool = True) -> str | None:
+    def content_of(self, path: Path, *, is_read: bool = True) -> str | None:
         """The sha256 of a file, or one hash over a folder; None if nothing is there, or neither of them.
 
-        Of a repository in the hub's cache, that of its main revision. Without `is_read`, large files count by size and time. Raises OSError.
+        For a repository in the hub's cache, the hash of its main revision. Without `is_read`, large files count by size and time. Raises OSError.
         """
         large = self.of_large if is_read else by_stat
         main = path / "refs" / "main"

@@ -178,7 +178,7 @@ def send(
     """
     job_secrets.check(secrets, planned.environment.secrets, planned.request.spec.origin)
     up = nodes.up(api)
-    planned = with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=allow_mismatch))
+    planned = _with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=allow_mismatch))
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
     _make_directories(planned)
     planned = replace(planned, environment=planned.environment.with_owners(_owners_of(job)))
@@ -208,14 +208,14 @@ def reserve(planned: plan.Plan, secrets: Mapping[str, str]) -> None:
     Its launcher joins the queue itself. Raises BadInput.
     """
     job_secrets.check(secrets, planned.environment.secrets, planned.request.spec.origin)
-    planned = with_hashes(planned)
+    planned = _with_hashes(planned)
     _make_directories(planned)
     with submission_of(planned.job), job_secrets.written(planned.environment.secrets_file, secrets):
         _write_config(planned)
     say.changed(f"reserved {planned.job.path} for {planned.job.ray_id}")
 
 
-def with_hashes(planned: plan.Plan) -> plan.Plan:
+def _with_hashes(planned: plan.Plan) -> plan.Plan:
     """Add to the plan what its inputs on the shared root contain. Raises BadInput if one cannot be read."""
     root = planned.job.root
     hashes = Hashes(root)
@@ -223,7 +223,9 @@ def with_hashes(planned: plan.Plan) -> plan.Plan:
     for one in planned.inputs:
         try:
             with pulse.during(f"hashing {one.path}"):
-                found[one.path] = hashes.of(one.path, is_read=one.fact is not None) if root.has(one.path) else None
+                found[one.path] = (
+                    hashes.content_of(one.path, is_read=one.fact is not None) if root.has(one.path) else None
+                )
         except OSError as error:
             raise BadInput(
                 f"{one.named} was changed, or cannot be read, while it was hashed ({error}): make it readable, and submit the job again."

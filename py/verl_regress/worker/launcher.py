@@ -234,7 +234,7 @@ def check_inputs(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> None:
     hashes, found = Hashes(job.root), []
     for each in plan.get("inputs") or ():
         named = f"{each['key']}={each['path']} (from {each['origin']})"
-        sha256 = hashes.of(Path(each["path"]), is_read=each["fact"] is not None)
+        sha256 = hashes.content_of(Path(each["path"]), is_read=each["fact"] is not None)
         is_missing = each["needed"] and not Path(each["path"]).exists()
         if each["sha256"] not in (None, sha256) or (is_missing and not each["outside"]):
             raise RegressError(f"{named} was changed or removed after the job was submitted: submit it again.")
