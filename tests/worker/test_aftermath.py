@@ -113,18 +113,32 @@ def losses(ray, make_job):
     return losses
 
 
-@pytest.mark.parametrize("submitted", [{"accepted": True}, None])
-def test_a_trainer_that_fails_under_a_new_head_is_lost_with_its_job(make_job, ray, monkeypatch, submitted):
-    """Before: FAILED, with the crash of a process of Ray as the cause. A job that something else launches has no record."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    ray.has_nodes()
-    job = make_job("j", submitted=submitted)
-    found = aftermath.of_failure(
-        job, {"address": ray.address}, "the trainer ended with exit status 1", told_to_stop=False
-    )
+@pytest.mark.parametrize(
+    ("submitted", "known", "is_lost"),
+    [({"accepted": True}, "False", True), ({"accepted": True}, "True", False), (None, "False", False)],
+)
+def test_a_trainer_that_fails_under_a_new_head_is_lost_with_its_job(
+    make_job, closed_port, tmp_path, monkeypatch, submitted, known, is_lost
+):
+    """The GCS of the new head answers, its dashboard does not yet. A job that something else launches has no record."""
+    files = {
+        "__init__": "",
+        "_private/ray_constants": "KV_NAMESPACE_JOB = b'job'\n",
+        "dashboard/modules/job/common": "class JobInfoStorageClient: JOB_DATA_KEY = 'info_{job_id}'\n",
+        "_raylet": "class GcsClient:\n"
+        "    def __init__(self, address): pass\n"
+        f"    def internal_kv_exists(self, key, namespace): return {known} if (key, namespace) == (b'info_j', b'job') else None\n",
+    }
+    for name, text in files.items():
+        write(tmp_path / "ray" / f"{name}.py", text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with listening() as port:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+        job = make_job("j", submitted=submitted)
+        plan = {"address": f"http://127.0.0.1:{closed_port}"}
+        found = aftermath.of_failure(job, plan, "the trainer ended with exit status 1", told_to_stop=False)
     sentence = "the trainer ended with exit status 1, and Ray has forgotten it: its head was restarted, or it was deleted there"
-    assert found.get("head_gone", False) is bool(submitted)
-    assert found["reason"] == (sentence if submitted else "the trainer ended with exit status 1")
+    assert found == ({"reason": sentence, "head_gone": True} if is_lost else {})
 
 
 def test_an_unreachable_node_is_lost_and_a_listening_one_is_not(losses, closed_port):

@@ -63,6 +63,19 @@ def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any
     return rows
 
 
+def is_job_in_gcs(gcs: str, submission_id: str, timeout: float) -> bool:
+    """Does the GCS at `gcs` (IP:port) know this submission? A head that was restarted does not; answers within `timeout` seconds.
+
+    Its GCS is there some seconds before its dashboard. Read in Ray 2.60. Raises RegressError.
+    """
+    answer, problem = _ask(_IS_JOB, timeout, gcs, submission_id)
+    if problem is not None:
+        raise RegressError(
+            f"Ray's GCS at {gcs} does not say whether it knows {submission_id} ({problem})", Exit.UNREACHABLE
+        )
+    return bool(json.loads(answer.strip().splitlines()[-1]))
+
+
 def nodes_lost_from_gcs(gcs: str, driver_address: str, driver_pid: int, timeout: float) -> list[str]:
     """The nodes with which actors of a driver died, as `worker-0 (10.0.0.2)`, sorted; within `timeout` seconds.
 
@@ -112,6 +125,15 @@ state._initialize_global_state(
 _ACTORS = f"""{_STATE}
 actors = state.actor_table(None, ray.JobID.from_hex(sys.argv[2])).values()
 print(json.dumps([{{key: actor[key] for key in ("ActorClassName", "ActorID", "Pid")}} for actor in actors]))
+"""
+
+_IS_JOB = """
+import json, sys
+from ray._private.ray_constants import KV_NAMESPACE_JOB
+from ray._raylet import GcsClient
+from ray.dashboard.modules.job.common import JobInfoStorageClient
+key = JobInfoStorageClient.JOB_DATA_KEY.format(job_id=sys.argv[2]).encode()
+print(json.dumps(GcsClient(address=sys.argv[1]).internal_kv_exists(key, KV_NAMESPACE_JOB)))
 """
 
 _LOST = f"""{_STATE}

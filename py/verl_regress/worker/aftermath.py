@@ -18,7 +18,7 @@ from verl_regress.jobs import causes, memory_records
 
 PROBE_BYTES = 2**20  # a full disk may still take less, but not a checkpoint
 _ASK_SECONDS = 4.0  # for Ray's answer about its nodes
-_TASK_SECONDS = 20.0  # for a task on another node
+_TASK_SECONDS = 20.0  # for a task on another node, and for a GCS that is starting
 _BY_NEITHER = "neither by verl-regress nor by the kernel for lack of memory"
 
 
@@ -37,10 +37,11 @@ def of_failure(job: JobDir, plan: Mapping[str, Any], reason: str, *, told_to_sto
         return {}
     api = RayApi(seen_from_here(plan["address"], os.environ), _ASK_SECONDS)
     try:
-        details = api.job(job.ray_id)
-        if details is None and (job.read_state("submitted") or {}).get("accepted"):
+        # A new head's dashboard starts to answer long after its GCS has ended the old raylets, and the trainer with them.
+        is_submitted = address and (job.read_state("submitted") or {}).get("accepted")
+        if is_submitted and not ray_private.is_job_in_gcs(gcs, job.ray_id, _TASK_SECONDS):
             return {"reason": f"{reason}, and {causes.FORGOTTEN}", "head_gone": True}
-        lost_nodes, words = losses_of(job, (details or {}).get("job_id"), api)
+        lost_nodes, words = losses_of(job, (api.job(job.ray_id) or {}).get("job_id"), api)
     except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone
         say.info(f"cannot tell whether a node or a process was lost: {error}")
         return {}
