@@ -250,6 +250,22 @@ def test_the_devices_that_the_job_will_take(snapshot, overrides, resource, count
     assert (devices.resource, devices.count) == (resource, count)
 
 
+def test_devices_fit_on_nodes_pool_by_pool(snapshot):
+    both = (*POOL, "+reward_model={enable_resource_pool: true, nnodes: 1, n_gpus_per_node: 3}")
+    devices = composed(snapshot, *both).devices
+    assert [(pool.key, pool.nodes, pool.on_each) for pool in devices.pools] == [
+        ("trainer", 2, 4),
+        ("reward_model", 1, 3),
+    ]
+    assert [devices.misfit(has) is None for has in ([4, 4, 3], [8, 4], [11], [4, 4, 2, 2], [3] * 4)] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+    apart = composed(
+        snapshot, *POOL, *APART, "+trainer.use_v1=True", "+trainer.v1={trainer_mode: separate_async}"
+    ).devices
+    assert apart.misfit([4, 4, 1, 1, 1, 1, 1]) is None  # replicas of the rollout may be smaller
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -373,6 +373,31 @@ def test_a_job_that_needs_a_worker_that_was_just_killed_is_refused(submit, sdk, 
     assert submit("--overrides=+trainer.nnodes=1 +trainer.n_gpus_per_node=4").status == 0  # worker-0 is enough for it
 
 
+@pytest.mark.parametrize(
+    ("has", "asked", "whole", "cure"),
+    [
+        ((4, 4), (1, 8), "8 cpu on one node", (2, 4)),
+        ((4, 4, 4), (2, 6), "6 cpu on each of 2 nodes", (3, 4)),
+        ((6, 2), (2, 4), "4 cpu on each of 2 nodes", (4, 2)),
+        ((4, 3), (7, 1), None, None),
+        ((8,), (2, 4), None, None),  # two groups on one node
+    ],
+)
+def test_what_must_be_on_one_node_is_compared_with_each_node(submit, ray, sdk, has, asked, whole, cure):
+    """Before: only the sums were compared, and the job waited for half an hour, with its devices held."""
+    workers = (node_row(f"worker-{n}", f"10.0.0.{n + 2}", CPU=64.0, cpu=float(count)) for n, count in enumerate(has))
+    ray.has_nodes(node_row("head", "10.0.0.1"), *workers)
+    done = submit("--overrides=+trainer.nnodes={} +trainer.n_gpus_per_node={}".format(*asked))
+    if whole is None:
+        assert done.status == 0
+    else:
+        assert done.is_refusal(
+            f"trainer.nnodes={asked[0]} and trainer.n_gpus_per_node={asked[1]} of verl's config ask for {whole}, but the nodes that are up have "
+            f"{' and '.join(map(str, has))}: write trainer.nnodes={cure[0]} trainer.n_gpus_per_node={cure[1]}."
+        )
+        assert sdk.submitted == []
+
+
 def test_the_plan_records_what_the_queue_needs_and_the_job_is_queued(submit, sdk, shared):
     sdk.on_submit = lambda **_: queued.extend(path.name for path in shared.queue("c").iterdir())
     queued = []

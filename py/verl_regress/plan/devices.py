@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,20 +22,32 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 
 
 @dataclass(frozen=True)
+class Pool:
+    """One of verl's pools: as many devices on each of so many nodes. Ray keeps those of a node together (STRICT_PACK)."""
+
+    key: str
+    nodes: int
+    on_each: int
+
+
+@dataclass(frozen=True)
 class Devices:
-    """`count` of Ray's resource `resource`."""
+    """`count` of Ray's resource `resource`; `pools` are those that must have whole nodes."""
 
     resource: str
     count: int
+    pools: tuple[Pool, ...] = ()
 
     @classmethod
     def from_config(cls, value: Callable[[str], Any]) -> Devices:
         """The devices of a job with verl's config; `value` gives the config's value at a dotted key, None if there is none."""
-        pools = [_TRAINER, *(pool for pool, setting in _IF_TRUE.items() if value(setting) is True)]
-        if value("trainer.use_v1") is True and value("trainer.v1.trainer_mode") == "separate_async":
-            pools.append(_ROLLOUT)
+        keys = [_TRAINER, *(key for key, setting in _IF_TRUE.items() if value(setting) is True)]
+        pools = tuple(filter(None, (_pool(value, key) for key in keys)))
+        is_apart = value("trainer.use_v1") is True and value("trainer.v1.trainer_mode") == "separate_async"
+        rollout = _pool(value, _ROLLOUT) if is_apart else None  # its replicas may be smaller than a node
         device = str(value("trainer.device") or "cuda")
-        return cls(_RESOURCE.get(device, device), sum(_pool(value, pool) for pool in pools))
+        count = sum(pool.nodes * pool.on_each for pool in (*pools, rollout) if pool is not None)
+        return cls(_RESOURCE.get(device, device), count, pools)
 
     def recorded(self) -> dict[str, Any]:
         """The devices as config/resolved.json records them."""
@@ -45,8 +57,17 @@ class Devices:
         """How many of them a node with these resources has."""
         return int(resources.get(self.resource, 0))
 
+    def misfit(self, has: Sequence[int]) -> Pool | None:
+        """A pool that can never fit on nodes that have so many devices each, however free they are; None if there is none."""
+        for pool in self.pools:
+            wanted = sum(each.nodes * (each.on_each // pool.on_each) for each in self.pools)
+            if wanted > sum(node // pool.on_each for node in has):
+                return pool
+        return None
 
-def _pool(value: Callable[[str], Any], pool: str) -> int:
-    nodes, on_each = value(f"{pool}.nnodes"), value(f"{pool}.n_gpus_per_node")
-    # A value that is not a number is left for verl to refuse.
-    return nodes * on_each if isinstance(nodes, int) and isinstance(on_each, int) else 0
+
+def _pool(value: Callable[[str], Any], key: str) -> Pool | None:
+    """The pool of that key; None if it has no devices, or a value that is not a number, which is left for verl to refuse."""
+    nodes, on_each = value(f"{key}.nnodes"), value(f"{key}.n_gpus_per_node")
+    are_numbers = isinstance(nodes, int) and isinstance(on_each, int)
+    return Pool(key, nodes, on_each) if are_numbers and nodes > 0 and on_each > 0 else None

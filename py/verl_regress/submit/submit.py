@@ -311,18 +311,29 @@ def _warn_of_debugger(planned: plan.Plan) -> None:
 
 
 def _with_room(planned: plan.Plan, up: Sequence[Node]) -> plan.Plan:
-    """Add the cluster's total devices to the plan. Raises BadInput if they will never suffice, however long the job waits.
+    """Add the cluster's total devices to the plan. Raises BadInput if the nodes will never suffice, however long the job waits.
 
     A driver that asks for more than any node has is left for Ray to refuse, in its own time.
     """
     wanted = planned.composed.devices
-    has = sum(wanted.on_node(node.resources) for node in up)
-    if wanted.count > has:
+    has = sorted(filter(None, (wanted.on_node(node.resources) for node in up)), reverse=True)
+    if wanted.count > sum(has):
         raise BadInput(
             f"The job asks for {wanted.count} {wanted.resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's "
-            f"config), but the nodes that are up have {has}: ask for less, or bring up more with 'make up'."
+            f"config), but the nodes that are up have {sum(has)}: ask for less, or bring up more with 'make up'."
         )
-    return replace(planned, cluster_has=has)
+    pool = wanted.misfit(has)
+    if pool is not None:
+        nodes, on_each = f"{pool.key}.nnodes", f"{pool.key}.n_gpus_per_node"
+        total = pool.nodes * pool.on_each
+        sizes = (each for each in range(has[0], 0, -1) if total % each == 0)
+        size = next(each for each in sizes if sum(node // each for node in has) * each >= total)
+        raise BadInput(
+            f"{nodes}={pool.nodes} and {on_each}={pool.on_each} of verl's config ask for {pool.on_each} {wanted.resource} on "
+            f"{'one node' if pool.nodes == 1 else f'each of {pool.nodes} nodes'}, but the nodes that are up have {' and '.join(map(str, has))}: "
+            f"write {nodes}={total // size} {on_each}={size}."
+        )
+    return replace(planned, cluster_has=sum(has))
 
 
 def _write_config(planned: plan.Plan) -> None:
