@@ -3,7 +3,7 @@
 #
 #   JOB=latest scripts/52_wait.sh
 #
-# Knobs: JOB PENDING_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+# Knobs: JOB PENDING_TIMEOUT START_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

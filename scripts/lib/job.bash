@@ -28,7 +28,7 @@ job::submit() {
 
 # job::export SPEC: prints a file that runs the JobSpec file SPEC in the place that TO names. Secrets are not read.
 job::export() {
-  local stream knob args=("--to=${TO}" "--deadlines=${PENDING_TIMEOUT},${STALL_TIMEOUT},${UNREACHABLE_TIMEOUT}") members=()
+  local stream knob args=("--to=${TO}" "$(job::_deadlines)") members=()
   cli::temp_dir stream
   job::_request args members "$stream" "$1"
   compose::export_words args "$TO"
@@ -238,7 +238,7 @@ job::end_leftovers() {
 # job::_end_leftovers_on NODE JOB_DIR: prints how many there were; nothing for a node that cannot be reached.
 job::_end_leftovers_on() { ! node::is_alive "$1" || helper::run "$1" leftovers "$2"; }
 
-job::_deadlines() { printf -- '--deadlines=%s,%s,%s\n' "$PENDING_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
+job::_deadlines() { printf -- '--deadlines=%s,%s,%s,%s\n' "$PENDING_TIMEOUT" "$START_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
 
 # job::need_small WHAT FILE: a megabyte of YAML takes ten seconds to read, and what a user writes has a few kilobytes.
 job::need_small() {

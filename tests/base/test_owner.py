@@ -51,7 +51,7 @@ def test_latest_means_the_callers_by_user_and_checkout(run, shared):
 @pytest.mark.usefixtures("three")
 @pytest.mark.parametrize(
     "command",
-    [["where"], ["wait", "--deadlines=1,2,3"], ["stop", "--deadline=1"], ["logs"], ["debug"], ["resume"], ["retry"]],
+    [["where"], ["wait", "--deadlines=1,2,2,3"], ["stop", "--deadline=1"], ["logs"], ["debug"], ["resume"], ["retry"]],
 )
 def test_if_no_job_is_the_callers_none_is_taken(run, shared, command):
     assert run(BOB, *command, "latest").is_refusal(

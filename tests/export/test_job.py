@@ -56,7 +56,7 @@ def export(run, shared, monkeypatch):
             "--cluster=c", "--default-model=tiny", "--default-dataset=sums", "--default-code-id=codeA", "--submission-id=My.Job",
             f"--volume={VOLUMES.get(to, 'x')}", "--image=node:1", "--user=1000:1000", "--worker=0,1,2,3", "--worker=4,5,6,7",
             "--gpus-per-worker=4", *SITES[profile], "--object-store-bytes=500000000", "--gcs-port=6379", "--cluster-timeout=120",
-            "--deadlines=300,900,60", *args,
+            "--deadlines=300,900,900,60", *args,
         )  # fmt: skip
 
     return export

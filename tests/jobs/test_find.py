@@ -54,7 +54,7 @@ def test_no_job_yet(run, shared):
     assert run("where", "latest").is_refusal(sentence)
 
 
-@pytest.mark.parametrize("command", [["where"], ["logs"], ["wait", "--deadlines=1,2,3"]])
+@pytest.mark.parametrize("command", [["where"], ["logs"], ["wait", "--deadlines=1,2,2,3"]])
 def test_a_job_that_is_not_there(run, shared, command):
     assert run(*command, "nobody").is_refusal(
         f"JOB=nobody is not under {shared.jobs}: name one that 'make jobs' lists, or submit one."
@@ -68,7 +68,7 @@ def test_a_name_that_is_not_an_id(run):
 def test_a_job_without_a_plan_cannot_be_followed(run, make_job):
     job = make_job("one")
     (job.config / "resolved.json").unlink()
-    assert run("wait", "one", "--deadlines=1,2,3").is_refusal(
+    assert run("wait", "one", "--deadlines=1,2,2,3").is_refusal(
         f"one was never submitted, because its submitter ended before {job.config}/resolved.json was written: submit it again, with "
         "another id."
     )

@@ -76,7 +76,7 @@ def test_a_list_says_what_is_in_the_way(run, hostile):
 
 
 @pytest.mark.parametrize(
-    ("command", "options"), [("wait", ["--deadlines=1,1,1"]), ("logs", []), ("stop", ["--deadline=1"]), ("debug", [])]
+    ("command", "options"), [("wait", ["--deadlines=1,1,1,1"]), ("logs", []), ("stop", ["--deadline=1"]), ("debug", [])]
 )
 @pytest.mark.parametrize("job", [*HOSTILE, "good"])
 @pytest.mark.usefixtures("hostile")

@@ -57,7 +57,7 @@ def test_asking_changes_nothing(run, shared, command):
 @pytest.mark.parametrize(
     "command",
     [
-        ["wait", "over", "--deadlines=1,1,1"],
+        ["wait", "over", "--deadlines=1,1,1,1"],
         ["stop", "over", "--deadline=1"],
         ["gc", "--cluster=mine", "--keep=5"],
         ["await-nodes", "--deadline=1", "--log-dir=/ray/mine", "--gcs-port=1", "head=a", "worker-0=b"],
@@ -87,7 +87,7 @@ def home(tmp_path):
     return tmp_path / "home" / "secrets"
 
 
-@pytest.mark.parametrize("command", [["wait", "over", "--deadlines=1,1,1"], ["gc", "--cluster=mine", "--keep=5"]])
+@pytest.mark.parametrize("command", [["wait", "over", "--deadlines=1,1,1,1"], ["gc", "--cluster=mine", "--keep=5"]])
 def test_a_link_in_the_place_of_a_clusters_secrets_is_not_followed(run, shared, left, home, command):
     left.parent.rename(shared.secrets / "moved")
     left.parent.symlink_to(home)
@@ -101,7 +101,7 @@ def test_a_link_in_the_place_of_a_clusters_secrets_is_not_followed(run, shared, 
 
 
 @pytest.mark.usefixtures("left")
-@pytest.mark.parametrize("command", [["wait", "over", "--deadlines=1,1,1"], ["stop", "over", "--deadline=1"]])
+@pytest.mark.parametrize("command", [["wait", "over", "--deadlines=1,1,1,1"], ["stop", "over", "--deadline=1"]])
 @pytest.mark.parametrize("cluster", ["{home}", "..", "../../home/secrets", ""])
 def test_a_job_that_names_another_place_as_its_cluster_loses_no_file_of_the_users(run, shared, home, cluster, command):
     plan = shared.jobs / "over" / "config" / "resolved.json"

@@ -12,7 +12,7 @@ from verl_regress.jobs.status import submission_of
 from verl_regress.jobs.watch import Deadlines
 
 GONE = object()
-DEADLINES = Deadlines(pending=10, stall=20, unreachable=5)
+DEADLINES = Deadlines(pending=10, start=30, stall=20, unreachable=5)
 
 
 class Clock:
@@ -251,6 +251,17 @@ def test_a_job_without_a_new_step(follow, make_job):
     assert 35 < follow.clock.now <= 37
 
 
+def test_a_job_without_a_first_step(follow, make_job):
+    job = make_job()
+    ended, lines = follow(["RUNNING"], job, then={5: started})
+    assert ended is Exit.STALLED
+    assert lines[-1] == last(
+        "job has made no first step in 30 s (START_TIMEOUT), while starting the trainer, or in its first step: it still runs and holds "
+        f"its slot: read 'make logs JOB=job' and {job.debug}, or end it with 'make stop JOB=job'."
+    )
+    assert 30 < follow.clock.now <= 32
+
+
 def test_a_ray_that_does_not_answer(follow):
     ended, lines = follow(["RUNNING", GONE])
     assert ended is Exit.UNREACHABLE
@@ -264,7 +275,7 @@ def test_a_ray_that_does_not_answer(follow):
 
 def test_outages_do_not_hide_a_stall(follow):
     assert follow(["RUNNING", "RUNNING", "RUNNING", GONE] * 20)[0] is Exit.STALLED
-    assert 20 < follow.clock.now <= 25
+    assert 30 < follow.clock.now <= 35
 
 
 def test_a_job_that_recorded_its_end_needs_no_ray(follow):
@@ -291,7 +302,7 @@ def test_wait_follows_a_job_by_its_name(run, make_job, ray, monkeypatch, words, 
     plan = json.loads((job.config / "resolved.json").read_text()) | {"address": ray.address}
     (job.config / "resolved.json").write_text(json.dumps(plan))
     ray.knows({"submission_id": "job", "status": "STOPPED", "message": "by hand"})
-    outcome = run("wait", "latest", "--deadlines=1,2,3", *words)
+    outcome = run("wait", "latest", "--deadlines=1,2,2,3", *words)
     assert (outcome.status, outcome.out) == (4, f"{said}4\n")
     assert outcome.err.endswith("error   job STOPPED (by hand): read 'make logs JOB=job'.\n")
 

@@ -145,7 +145,7 @@ def test_b_that_stalls_is_regressed(root):
     pair(root, session, stalled=True)
     found = verdict.of_session(session.evidence())[0]
     assert found.word.value == "regressed"
-    assert "it stalled: it made no step for STALL_TIMEOUT" in found.reason
+    assert "it stalled: it made no step for too long (START_TIMEOUT, STALL_TIMEOUT)" in found.reason
 
 
 def test_further_pairs_alternate_until_the_seeds_are_used_up(root):

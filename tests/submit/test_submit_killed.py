@@ -95,7 +95,7 @@ def _state_after(name, whole, submit, run, ray, shared):
     assert judgement.status is Status.NOT_SUBMITTED
     assert judgement.reason == "the submitter has not reached Ray, or ended before it did"
     assert job.read_state("submitted") is None
-    assert run("wait", name, "--deadlines=1,1,1").status == 2
+    assert run("wait", name, "--deadlines=1,1,1,1").status == 2
     return "not in Ray" if is_whole else "half-made"
 
 
@@ -109,7 +109,7 @@ def _is_refused(submit, name, job):
 @pytest.mark.slow
 def test_a_submitter_that_died_before_config_was_complete_is_reported(run, shared):
     (shared.jobs / "half" / "config").mkdir(parents=True)
-    assert run("wait", "half", "--deadlines=1,1,1").is_refusal(
+    assert run("wait", "half", "--deadlines=1,1,1,1").is_refusal(
         f"half was never submitted, because its submitter ended before {shared.jobs}/half/config/resolved.json was written: submit "
         "it again, with another id."
     )

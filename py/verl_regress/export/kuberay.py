@@ -139,7 +139,7 @@ def _header(export: Export) -> str:
         before.append(f"The job's secrets: kubectl create secret generic {export.name}-secrets {literals}")
     lost = [
         "Requests and limits for CPU and memory, node selectors, tolerations and network policies: add what your cluster wants.",
-        "The queue's and the status commands' knobs: PENDING_TIMEOUT, STALL_TIMEOUT, UNREACHABLE_TIMEOUT.",
+        "The queue's and the status commands' knobs: PENDING_TIMEOUT, START_TIMEOUT, STALL_TIMEOUT, UNREACHABLE_TIMEOUT.",
         "The token as a file: KubeRay passes it as RAY_AUTH_TOKEN, so processes of the job have it in their environment.",
         "The comparison of the nodes' packages with the snapshot's requirements, which 'make submit' makes.",
         "Which GPUs a worker has, the group video and /dev/infiniband: the device plugins decide. The limits memlock and stack: the container runtime's.",

@@ -32,7 +32,7 @@ class Site:
 
     `workers` has the GPU ids of each worker (`0,1,2,3`). `cpus` and `gpus` are what a worker declares to Ray; None: Ray
     counts them. `environment` is what the profile's compose file adds to a worker. `volume` is where the shared root
-    is there, in the format's own words. `deadlines` are PENDING_TIMEOUT, STALL_TIMEOUT and UNREACHABLE_TIMEOUT.
+    is there, in the format's own words. `deadlines` are PENDING_TIMEOUT, START_TIMEOUT, STALL_TIMEOUT and UNREACHABLE_TIMEOUT.
     """
 
     image: str

@@ -22,26 +22,27 @@ _LOOK_EVERY = 1.0  # seconds between two checks of the job
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How many seconds a job may be PENDING, or make no new step, and how many Ray may not answer."""
+    """How many seconds a job may be PENDING, run without a first step, make no new step, and how many Ray may not answer."""
 
     pending: float
+    start: float
     stall: float
     unreachable: float
 
     @classmethod
     def parse(cls, text: str) -> Deadlines:
-        """`300,900,60`: the knobs PENDING_TIMEOUT, STALL_TIMEOUT and UNREACHABLE_TIMEOUT. Raises ValueError."""
-        pending, stall, unreachable = map(float, text.split(","))
-        return cls(pending, stall, unreachable)
+        """`300,900,900,60`: the knobs PENDING_TIMEOUT, START_TIMEOUT, STALL_TIMEOUT and UNREACHABLE_TIMEOUT. Raises ValueError."""
+        pending, start, stall, unreachable = map(float, text.split(","))
+        return cls(pending, start, stall, unreachable)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`wait JOB --deadlines S,S,S [--attached]`."""
+    """`wait JOB --deadlines S,S,S,S [--attached]`."""
     find.add_job(parser)
     parser.add_argument("--attached", action="store_true", help="the caller is there as long as stdin is open")
     parser.add_argument(
-        "--deadlines", type=Deadlines.parse, required=True, metavar="S,S,S",
-        help="seconds: PENDING_TIMEOUT, STALL_TIMEOUT, UNREACHABLE_TIMEOUT",
+        "--deadlines", type=Deadlines.parse, required=True, metavar="S,S,S,S",
+        help="seconds: PENDING_TIMEOUT, START_TIMEOUT, STALL_TIMEOUT, UNREACHABLE_TIMEOUT",
     )  # fmt: skip
 
 
@@ -99,7 +100,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
         if (end := now.status.exit) is not None and is_certain:
             _conclude(job, api, now, end)
             return end
-        if (missed := clocks.missed(now.status)) is not None:
+        if (missed := clocks.missed(now.status, is_starting=life.is_starting)) is not None:
             _report_missed(job, api, deadlines, missed, life)
             return missed
         before = now
@@ -150,14 +151,15 @@ class _DeadlineClocks:
         if status is not Status.UNKNOWN:
             self._known = status
 
-    def missed(self, status: Status) -> Exit | None:
+    def missed(self, status: Status, *, is_starting: bool) -> Exit | None:
         """The deadline that has passed, as an exit status; None if there is none."""
         now = time.monotonic()
+        without_step = self._deadlines.start if is_starting else self._deadlines.stall
         if now - self._answered > self._deadlines.unreachable:
             return Exit.UNREACHABLE
         if status is Status.PENDING and now - self._moved > self._deadlines.pending:
             return Exit.NOT_SCHEDULABLE
-        if status is Status.RUNNING and now - self._moved > self._deadlines.stall:
+        if status is Status.RUNNING and now - self._moved > without_step:
             return Exit.STALLED
         return None
 
@@ -185,9 +187,14 @@ def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit,
     else:
         bundle = debug.attempt(job, api.address, "stalled", logs=True)
         doing = (stacks.words(job, bundle) if bundle else None) or life.doing
+        since = (
+            f"made no first step in {deadlines.start:.0f} s (START_TIMEOUT)"
+            if life.is_starting
+            else f"{life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}"
+        )
         say.error(
-            f"{job.ray_id} has {life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}, while {doing}: it still "
-            f"runs and holds its slot: read 'make logs JOB={job.ray_id}' and {bundle or job.debug}, or end it with 'make stop JOB={job.ray_id}'."
+            f"{job.ray_id} has {since}, while {doing}: it still runs and holds its slot: read 'make logs JOB={job.ray_id}' and "
+            f"{bundle or job.debug}, or end it with 'make stop JOB={job.ray_id}'."
         )
 
 
@@ -209,6 +216,11 @@ class _ProgressSigns:
         self._is_training = False
         self._is_finite = True
         self._pulse = Pulse(time.monotonic())
+
+    @property
+    def is_starting(self) -> bool:
+        """Has it made no step yet? Models load and compile before the first one."""
+        return self._writes_steps and not self._is_training
 
     def has_moved(self) -> bool:
         """Was there progress since the last call?"""

@@ -109,7 +109,11 @@ def run_of(job: Mapping[str, Any]) -> judged.Run:
     lists = (job.get("packages") or {}).get("lists") or []
     if lists:
         facts["packages"] = "; ".join(sorted({_packages(each) for each in lists}))
-    stalled = "it stalled: it made no step for STALL_TIMEOUT, and was stopped" if job.get("stalled") else None
+    stalled = (
+        "it stalled: it made no step for too long (START_TIMEOUT, STALL_TIMEOUT), and was stopped"
+        if job.get("stalled")
+        else None
+    )
     hashes = {judged.WEIGHTS: job.get("weights"), judged.TOKENS: job.get("sampled")}
     return dataclasses.replace(
         run,

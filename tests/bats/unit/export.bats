@@ -52,7 +52,7 @@ refused() {
   assert_status 0
   assert_line 'the file'
   for word in --to=kuberay --spec-name=jobspecs/grpo.yaml '--overrides=a=1 b=2' --image=node:1 --user=1000:1001 --volume=my-own-shared \
-    --worker=0,1,2,3 --worker=4,5,6,7 --worker-cpus=64 '--worker-resources={"worker_node": 100, "cpu": 4}' --deadlines=300,900,60 \
+    --worker=0,1,2,3 --worker=4,5,6,7 --worker-cpus=64 '--worker-resources={"worker_node": 100, "cpu": 4}' --deadlines=300,900,900,60 \
     --given=TO=kuberay --given=WORKLOAD=grpo '--given=OVERRIDES=a=1 b=2'; do
     is_sent "$word"
   done
