@@ -1,9 +1,11 @@
 """The cause found for each real failure of a real job (tests/recorded/failures/README.md), and the hints for them."""
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
+from shared_fixtures import write
 
 from verl_regress.jobs import failure, hints
 
@@ -40,17 +42,112 @@ def test_the_table_is_complete_and_its_files_are_small():
     assert max(path.stat().st_size for path in FILES) <= 20_000
 
 
-@pytest.mark.parametrize(
-    ("said", "cure"),
-    [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "a GPU has too little memory: "),
-        ("the trainer was ended by SIGKILL, out of memory: the kernel of worker-0 killed it", "a node has too little memory: "),
-        ("DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268", "GPUs could not talk to each other: "),
-    ],
-)  # fmt: skip
-def test_hints_for_what_a_laptop_does_not_meet(said, cure):
-    assert hints.find(said).startswith(cure)
+NCCL = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:77, unhandled system error, NCCL version 2.26.2"
+)
+SHM = "/dev/shm of the nodes is too small: raise SHM_SIZE "
+DISK = "a disk is full: "
+GPU = "a GPU has too little memory: "
+NODE = "a node has too little memory: "
+NETWORK = "processes cannot reach each other over the network interface "
+BETWEEN_GPUS = "GPUs could not talk to each other: "
+# An exception with its hint, and one that only looks like it, with the hint that is right for that one.
+EXAMPLES = [
+    ("ModuleNotFoundError", "No module named 'mlflow'", "the nodes' Python has no module mlflow: ",
+     "ImportError", "cannot import name 'x' from 'verl' (/private/No module named 'x'/verl.py)", None),
+    ("FileNotFoundError", "Unable to find '/private/datasets/nothing.parquet'", "the data is not there: ",
+     "FileNotFoundError", "[Errno 2] No such file or directory: '/private/jobs/a/dumped.parquet'", None),
+    ("NotImplementedError", "Reward function is not implemented for data_source='my/sums'",
+     "verl has no reward for that data_source of the data: ",
+     "KeyError", "'data_source' (/private/verl/utils/reward_score/__init__.py)", None),
+    ("RuntimeError", "unable to open shared memory object </torch_12_3> in read-write mode: Too many open files (24)",
+     "a process has too many files open: ", "ValueError", "Too many open files in the batch: 9", None),
+    ("PermissionError", "[Errno 13] Permission denied: '/tmp/ray/session_2026-01-01/ports_by_node.json.lock'",
+     "/tmp/ray on that node belongs to another user", "PermissionError", "[Errno 13] Permission denied: '/private/tmp/ray/x'", None),
+    ("torch.distributed.DistBackendError",
+     f"{NCCL} Last error: Error while creating shared memory segment /dev/shm/nccl-aB3 (size 9637888), error: No space left on device (28)",
+     SHM, "OSError", "[Errno 28] No space left on device: '/private/jobs/shm'", DISK),
+    ("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.",
+     SHM, "triton.runtime.errors.OutOfResources", "out of resource: shared memory, Required: 106496, Hardware limit: 101376", None),
+    ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", GPU,
+     "ray.exceptions.OutOfMemoryError", "Task was killed due to the node running low on memory.", NODE),
+    ("torch.distributed.DistBackendError", f"{NCCL} ncclUnhandledCudaError: Last error: Cuda failure 2 'out of memory'", GPU,
+     "ValueError", "an answer about CUDA is out of memory of the buffer", None),
+    ("ValueError", "Free memory on device cuda:0 (3.2/79.3 GiB) on startup is less than desired GPU memory utilization (0.9, 71.3 GiB).",
+     "vLLM starts with less free GPU memory than it is to use: ",
+     "ValueError", "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.", None),
+    ("MemoryError", "", NODE, "RuntimeError", "the replay memory is empty", None),
+    ("", "the trainer was ended by SIGKILL, out of memory: the kernel of worker-0 killed it", NODE,
+     "ValueError", "Cannot allocate memory slots: 3 infos are missing", None),
+    ("RuntimeError", "[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0", DISK,
+     "RuntimeError", "[enforce fail at inline_container.cc:145] . PytorchStreamReader failed reading zip archive: failed finding central directory", None),
+    ("OSError", "[Errno 98] Address already in use", "a port is taken on that node: ",
+     "OSError", "[Errno 99] Cannot assign requested address: '/private/EADDRINUSE'", None),
+    ("RuntimeError", f"{NCCL} ncclInternalError: Internal check failed. Last error: Bootstrap : no socket interface found", NETWORK,
+     "RuntimeError", "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:3", None),
+    ("torch.distributed.DistBackendError", NCCL, BETWEEN_GPUS,
+     "RuntimeError", "Error(s) in loading state_dict of /private/NCCL error/model.py", None),
+    ("wandb.errors.errors.CommError", "Run initialization has timed out after 90.0 sec.", "wandb cannot reach its server from the nodes: ",
+     "wandb.errors.errors.CommError", "You do not have permission to access the resource. Verify that there are no issues with your networking setup.", None),
+    ("wandb.errors.errors.UsageError", "api_key not configured (no-tty). call wandb.login", "wandb has no key that it takes: ",
+     "openai.OpenAIError", "The api_key client option must be set", None),
+    ("ray.exceptions.ActorDiedError", "The actor died unexpectedly before finishing this task (WorkerDict)",
+     "one of the training processes was killed or crashed: ",
+     "ray.exceptions.ActorDiedError", "The actor died because of an error raised in its creation task", None),
+    ("AssertionError", "normalized ppo_mini_batch_size 3 should be divisible by 2", "batch sizes must fit each other: ",
+     "ValueError", "hidden_size 100 must be divisible by num_attention_heads 3", None),
+    ("requests.exceptions.ConnectionError", "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded",
+     "a model or data set was asked for from the Hugging Face hub, ",
+     "requests.exceptions.ConnectionError", "HTTPConnectionPool(host='127.0.0.1', port=8000): Max retries exceeded", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "message", "cure", "other_kind", "other_message", "other_cure"), EXAMPLES)
+def test_a_hint_fits_its_cause_and_nothing_that_looks_like_it(
+    kind, message, cure, other_kind, other_message, other_cure
+):
+    assert hints.find(kind, message).startswith(cure)
+    assert (hints.find(other_kind, other_message) or "").startswith(other_cure or "")
+    assert (hints.find(other_kind, other_message) is None) == (other_cure is None)
+
+
+def test_every_hint_has_an_example():
+    advice = [one.partition("{")[0] for one in hints.HINTS.values()]
+    assert [one for one in advice if not any(hints.find(*each[:2]).startswith(one) for each in EXAMPLES)] == []
 
 
 def test_an_unknown_exception_has_no_hint():
-    assert hints.find("ZeroDivisionError: division by zero") is None
+    assert hints.find("ZeroDivisionError", "division by zero") is None
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_the_hint_is_for_the_whole_message_however_much_of_it_is_kept(make_job, is_recorded):
+    job = make_job()
+    lines = [
+        f"{NCCL} {'x' * 300}",
+        "ncclSystemError: System call failed.",
+        "Last error:",
+        "/dev/shm/nccl-a: No space left on device (28)",
+    ]
+    if is_recorded:
+        one = {
+            "type": "torch.distributed.DistBackendError",
+            "message": "\n".join(lines),
+            "frames": [],
+            "link": None,
+            "came_from_ray": False,
+        }
+        write(
+            job.reports / "exceptions-w-1.json",
+            json.dumps({"exceptions": [{"time": 1.0, "is_driver": True, "chain": [one], "lines": []}]}),
+        )
+    else:
+        write(
+            job.driver_log,
+            "\n".join(
+                ["Traceback (most recent call last):", f"torch.distributed.DistBackendError: {lines[0]}", *lines[1:]]
+            ),
+        )
+    found = failure.of_job(job, plan_of({"name": "nccl"}), 1)
+    assert found["hint"].startswith(SHM)
+    assert len(found["message"]) == 300

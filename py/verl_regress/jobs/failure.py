@@ -20,6 +20,7 @@ from verl_regress.jobs import hints, progress
 TAIL_BYTES = 1 << 20  # read from the end of a log: many times what all actors print when they fail
 SHOWN_LINES = 40
 _LONGEST, _LONGEST_ALSO = 300, 120  # characters
+_MORE_LINES = 3  # of a message: NCCL's last one names the cause
 _BEFORE = 60.0  # seconds before the driver's end in which another process may have failed first
 
 _KILLED = (signal.SIGKILL, signal.SIGTERM)
@@ -54,8 +55,7 @@ def of_job(job: JobDir, plan: Mapping[str, Any], code: int) -> dict[str, Any] | 
         found = found or in_log(_tail(job))
         if found is None:
             return None
-        said = " ".join(filter(None, (_join(found["type"], found["message"]), found["also"])))
-        return {**found, "step": step(job), "hint": hints.find(said)}
+        return {**found, "step": step(job)}
     except Exception as error:
         say.info(f"the root exception was not found: {type(error).__name__}: {error}")
         return None
@@ -85,7 +85,7 @@ def shown(job: JobDir) -> list[str]:
 
 
 def recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[str]]:
-    """The root exception by what the job's processes recorded, and the lines of its traceback; None if its driver recorded none.
+    """The root exception by what the job's processes recorded, with a hint, and the lines of its traceback; None if its driver recorded none.
 
     `type` is "" if the trainer only printed a text, `where` the deepest frame in verl or the user's code, `also` what it became or
     followed. `roots` maps prefixes of relevant paths to how messages show them. A record that is damaged, as by a node that died, counts as none.
@@ -123,8 +123,12 @@ def _recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | N
     return _cause(chain[at]["type"], message, where, also), chosen["lines"]
 
 
-def _cause(kind: str, message: str, where: str | None = None, also: str | None = None) -> dict[str, Any]:
-    return {"type": kind, "message": _cut(_one_line(message), _LONGEST), "where": where, "also": also}
+def _cause(
+    kind: str, message: str, where: str | None = None, also: str | None = None, after: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The hint is for the whole message, and for the lines `after` it, with which a log may go on."""
+    hint = hints.find(kind, _one_line(" ".join([message, *after])))
+    return {"type": kind, "message": _cut(_one_line(message), _LONGEST), "where": where, "also": also, "hint": hint}
 
 
 def _said(one: Mapping[str, Any]) -> str:
@@ -153,9 +157,10 @@ def in_log(log: str) -> dict[str, Any] | None:
     """The last exception that the driver wrote into its log, or its last words if it wrote none. None if it wrote nothing."""
     own = [line for line in _lines(log) if not _PREFIX.match(line) and not _NOISE.match(line)]
     begins = [number for number, line in enumerate(own, start=1) if _BEGIN.match(line)]
-    raised = filter(None, map(_RAISED.match, own[begins[-1] :] if begins else own[-1:]))
-    if (first := next(raised, None)) is not None:
-        return _cause(first[1], first[2] or "")
+    first = begins[-1] if begins else len(own) - 1
+    for number, line in enumerate(own[first:], start=first + 1):
+        if (raised := _RAISED.match(line)) is not None:
+            return _cause(raised[1], raised[2] or "", after=own[number : number + _MORE_LINES])
     return _cause("", own[-1]) if own else None
 
 

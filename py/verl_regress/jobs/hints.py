@@ -1,4 +1,4 @@
-"""Advice for common causes of failure: a pattern for the exception's text, and one sentence with the cure.
+"""Advice for common causes of failure: the exception's type decides first, then what its message says.
 
 Standard library only, because it runs on the nodes.
 """
@@ -7,45 +7,95 @@ from __future__ import annotations
 
 import re
 
+# The letters of a path say nothing about a cause, except where the folder is the cause.
+_PATH = re.compile(r"(?<![\w:/])(?!/dev/shm\b|/tmp/ray\b|/torch_)(?:[\w.@+~-]*/)+[\w.@+-]*")
+_DIST = r"RuntimeError|(?:torch\.distributed\.)?DistBackendError"
+_NODE_MEMORY = "a node has too little memory: lower the micro batch sizes and lengths, or use nodes with more"
+
+# By the types of the exception, as a traceback names them ("": a sentence of ours), and a part of its message. The first that fits
+# counts: a cause comes before what many causes have in common.
 HINTS = {
-    r"No module named '([^']+)'": (
+    ("ModuleNotFoundError", r"No module named '([^']+)'"): (
         "the nodes' Python has no module {0}: add its package to the node image, or do without it; one of verl's own is missing in the snapshot"
     ),
-    r"Unable to find '|FileNotFoundError.*\.parquet": (
+    ("FileNotFoundError", r"Unable to find '"): (
         "the data is not there: 'make prepare' makes the data sets under the shared root, and DATASET or the JobSpec's dataset names one"
     ),
-    r"CUDA out of memory|OutOfMemoryError|HIP out of memory": (
-        "a GPU has too little memory: lower the micro batch sizes per GPU, the lengths, or rollout.gpu_memory_utilization"
+    ("NotImplementedError", r"Reward function is not implemented for data_source="): (
+        "verl has no reward for that data_source of the data: name your own function with reward_fn_path in the JobSpec, or correct the data"
     ),
-    r"can't allocate memory|Cannot allocate memory|MemoryError|std::bad_alloc|out of memory: the kernel|memory monitor killed": (
-        "a node has too little memory: lower the micro batch sizes and lengths, or use nodes with more"
+    ("OSError|RuntimeError", r"Too many open files|received 0 items of ancdata"): (
+        "a process has too many files open: raise the limit on the nodes (ulimit -n), or lower data.dataloader_num_workers"
     ),
-    r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed|inline_container\.cc": (
-        "a disk is full: free space where the message says, or keep fewer checkpoints (trainer.save_freq, 'make gc')"
+    ("PermissionError", r"'/tmp/ray\b"): (
+        "/tmp/ray on that node belongs to another user, whose Ray made it: ask that user or root to remove it when that Ray has ended"
     ),
-    r"EADDRINUSE|[Aa]ddress already in use": (
+    (
+        f"OSError|{_DIST}",
+        r"(?:/dev/shm|shared memory segment|/torch_).*(?:No space left|Cannot allocate memory|\((?:12|28)\))|No space left.*/dev/shm"
+        r"|insufficient shared memory|workers are out of shared memory",
+    ): "/dev/shm of the nodes is too small: raise SHM_SIZE and run 'make down up', or enlarge it on nodes that you manage yourself",
+    (
+        rf"(?:torch\.(?:cuda\.)?)?OutOfMemoryError|torch\.AcceleratorError|{_DIST}",
+        r"\b(?:CUDA|HIP)\b[^.]* out of memory|Cuda failure.*out of memory",
+    ): "a GPU has too little memory: lower the micro batch sizes per GPU, the lengths, or rollout.gpu_memory_utilization",
+    ("ValueError", r"Free memory on device.*less than desired GPU memory utilization"): (
+        "vLLM starts with less free GPU memory than it is to use: lower actor_rollout_ref.rollout.gpu_memory_utilization, or end what else "
+        "uses that GPU ('make stop' ends an earlier job, nvidia-smi on the node shows the rest)"
+    ),
+    (r"ray\.exceptions\.OutOfMemoryError|MemoryError|numpy\.\S+\._ArrayMemoryError", ""): _NODE_MEMORY,
+    (
+        "OSError|RuntimeError|",
+        r"can't allocate memory|Cannot allocate memory|std::bad_alloc|out of memory: the kernel|memory monitor killed",
+    ): _NODE_MEMORY,
+    (
+        r"OSError|RuntimeError|ray\.exceptions\.OutOfDiskError|safetensors_rust\.SafetensorError|",
+        r"No space left on device|Disk quota exceeded|PytorchStreamWriter failed|unexpected pos \d+ vs \d+",
+    ): "a disk is full: free space where the message says, or keep fewer checkpoints (trainer.save_freq, 'make gc')",
+    (r"OSError|RuntimeError|torch\.distributed\.DistNetworkError", r"EADDRINUSE|[Aa]ddress already in use"): (
         "a port is taken on that node: another process listens there, often one that an earlier job left ('make stop' ends it)"
     ),
-    r"NCCL|ncclSystemError": (
+    (
+        _DIST,
+        r"no socket interface found|Gloo connectFullMesh failed|neither AF_INET|socket\w*Connect\w*: Connect to|No route to host",
+    ): (
+        "processes cannot reach each other over the network interface that they chose: name one that all nodes share as NCCL_SOCKET_IFNAME "
+        "and GLOO_SOCKET_IFNAME under env_vars of the JobSpec ('ip -br address' on a node lists them)"
+    ),
+    (_DIST, r"NCCL error|\bnccl\w+Error\b"): (
         "GPUs could not talk to each other: set NCCL_DEBUG=INFO under env_vars of the JobSpec, and read what NCCL says in the log"
     ),
-    r"The actor died unexpectedly|WorkerCrashedError": (
+    (
+        r"wandb\.errors\.(?:errors\.)?CommError",
+        r"Run initialization has timed out|(?i:network error|failed to connect|connection to api)",
+    ): "wandb cannot reach its server from the nodes: set WANDB_MODE=offline under env_vars of the JobSpec, or take wandb out of trainer.logger",
+    (r"wandb\.errors\.(?:errors\.)?(?:UsageError|AuthenticationError)", r"(?i:api[ _]key)"): (
+        "wandb has no key that it takes: name WANDB_API_KEY under secrets of the JobSpec, or take wandb out of trainer.logger"
+    ),
+    (r"ray\.exceptions\.(?:ActorDiedError|WorkerCrashedError)|", r"died unexpectedly|crashed or was killed"): (
         "one of the training processes was killed or crashed: 'make debug' collects what the nodes say, memory first"
     ),
-    r"divisible|must be >= (?:actor|critic)\.ppo_mini_batch_size": (
+    (
+        "AssertionError|ValueError",
+        r"batch\w*\b.*divisible|data size must be divisible|must be >= (?:actor|critic)\.ppo_mini_batch_size",
+    ): (
         "batch sizes must fit each other: data.train_batch_size (times rollout.n) a multiple of the mini batch size, that a "
         "multiple of the micro batch size per GPU times the GPUs"
     ),
-    r"offline mode|outgoing traffic has been disabled|LocalEntryNotFoundError|couldn't connect to 'https://huggingface": (
+    (
+        r"huggingface_hub\.errors\.\w+|OSError|(?:requests\.exceptions\.)?ConnectionError",
+        r"offline mode|outgoing traffic has been disabled|couldn't connect to 'https://huggingface|host='huggingface\.co'",
+    ): (
         "a model or data set was asked for from the Hugging Face hub, which jobs cannot reach: use 'make prepare' and name its path "
         "under the shared root"
     ),
 }
 
 
-def find(text: str) -> str | None:
-    """The first advice that fits an exception (`type: message`), or None."""
-    for pattern, advice in HINTS.items():
-        if (match := re.search(pattern, text)) is not None:
+def find(kind: str, message: str) -> str | None:
+    """The first advice that fits an exception of the type `kind` with this message, or None."""
+    text = _PATH.sub("PATH", message)
+    for (types, part), advice in HINTS.items():
+        if re.fullmatch(types, kind) and (match := re.search(part, text)) is not None:
             return advice.format(*match.groups())
     return None

@@ -141,7 +141,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
         if cause is not None and ended["reason"] == reason:
             ended["reason"] = f"{reason}: {failure.sentence(cause)}"
         elif cause is not None:  # an outside cause says more than the trainer's own words
-            ended["cause"] = {**cause, "hint": hints.find(ended["reason"]) or cause["hint"]}
+            ended["cause"] = {**cause, "hint": hints.find("", ended["reason"])}
     job.write_state("ended", ended)
     # Ray reports the job's end when this process exits: whoever sees that must find the bundle.
     is_failed = code != 0 and not told_to_stop
