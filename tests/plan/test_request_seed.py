@@ -116,3 +116,30 @@ def test_a_further_attempt_has_the_seed_of_the_first(submit, run, ray, shared, c
     job.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
     assert run(command, "me").status == 0
     assert seeds_of(job.numbered(2)) == seeds_of(job) == {f"{key}=3" for key in RELEASES["0.9.1"][0]}
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ('trainer.logger=["console","wandb"]', 'trainer.logger=["console","wandb",file]'),
+        ("++trainer.logger=[ wandb ]", "++trainer.logger=[wandb,file]"),
+        ("trainer.logger=[]", "trainer.logger=[file]"),
+        ("trainer.logger=console", "trainer.logger=[console,file]"),
+        ("trainer.logger=['file',console]", None),
+        ("trainer.logger=file", None),
+        ("trainer.logger=${data.train_files}", None),
+    ],
+)
+def test_a_run_with_a_seed_has_the_file_logger_by_which_it_is_compared(submit, shared, given, used):
+    """Before: A and B trained to the end, and were incomparable, because neither had a metrics.jsonl."""
+    snapshot_with(shared, *RELEASES["0.9.1"][0])
+    spec = f"{SPEC}trainer_overrides: [{json.dumps(given)}]\n"
+    said = f"        {used}: 'file' is added, because a run with TRAIN_SEED is compared by what this logger writes\n"
+    done = submit("--submission-id=me", "--seed=3", spec=spec)
+    assert (done.status, said in done.err, "is added" in done.err) == (0, used is not None, used is not None)
+    assert (used or given) in read(JobDir(shared.jobs / "me"), "resolved.json")["argv"]
+    logger = yaml.safe_load((shared.jobs / "me" / "config" / "verl_config.yaml").read_text())["trainer"]["logger"]
+    assert used is None or logger[-1] == "file"
+    plain = submit("--submission-id=plain", spec=spec)
+    assert (plain.status, "is added" in plain.err) == (0, False)
+    assert given in read(JobDir(shared.jobs / "plain"), "resolved.json")["argv"]

@@ -14,6 +14,9 @@ from verl_regress.plan.workloads import FIXED_KEYS, Workload
 DETERMINISTIC = "DETERMINISTIC=1"
 # The origin of the seeds that the knob sets.
 TRAIN_SEED = "TRAIN_SEED"
+LOGGER = "trainer.logger"
+_LOGGERS = re.compile(r"\[(?P<list>[^\[\]]*)\]|(?P<word>\w+)")
+_FILE_LOGGER = re.compile(r"\bfile\b")
 # Only ~key needs no value.
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
 # A word of OVERRIDES. Spaces end it, except in Hydra's quotes or after its backslash (hydra-core 1.3,
@@ -112,3 +115,16 @@ def merge(*layers: Sequence[Override]) -> list[Override]:
             kept = earlier.replace("~", "") if not prefix else ""
             merged[key] = replace(override, text=kept + override.text)
     return list(merged.values())
+
+
+def with_file_logger(override: Override) -> Override:
+    """An override of trainer.logger with verl's file logger, whose metrics.jsonl is what runs with TRAIN_SEED are compared by.
+
+    Any other override, and a value that is neither a list nor a word, is returned as it is.
+    """
+    prefix, key = override.parts()
+    match = _LOGGERS.fullmatch(override.text.partition("=")[2])
+    if key != LOGGER or match is None or _FILE_LOGGER.search(match[0]):
+        return override
+    given = (match["list"] or match["word"] or "").strip()
+    return replace(override, text=f"{prefix}{key}=[{given}{',' if given else ''}file]", origin=TRAIN_SEED)

@@ -19,7 +19,7 @@ from verl_regress.plan import inputs, reward_fn
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.inputs import Input
-from verl_regress.plan.overrides import DETERMINISTIC, Override, merge, of_profile
+from verl_regress.plan.overrides import DETERMINISTIC, Override, merge, of_profile, with_file_logger
 from verl_regress.plan.request import Request
 from verl_regress.plan.workloads import JobPaths
 from verl_regress.store import snapshot
@@ -326,11 +326,11 @@ def _reward_fn(root: SharedRoot, request: Request) -> Path | None:
 
 
 def _overrides(root: SharedRoot, request: Request, paths: JobPaths) -> list[Override]:
-    """The overrides of all layers as one list."""
+    """The overrides of all layers as one list. A run with TRAIN_SEED is to be compared, so verl's file logger records it."""
     spec, base, attempt, workload = request.spec, request.base, request.attempt, request.workload
     added = request.deterministic
     reward = [] if paths.reward_fn is None else [Override(f"{reward_fn.NEW}.path={paths.reward_fn}", spec.origin)]
-    return merge(
+    merged = merge(
         [Override(text, "verl-regress") for text in workload.overrides(paths)],
         request.samples(paths.job),
         *of_profile(root, workload, base.trainer_overrides, base.origin),
@@ -341,6 +341,7 @@ def _overrides(root: SharedRoot, request: Request, paths: JobPaths) -> list[Over
         [replace(override, text=root.fill_in(override.text)) for override in request.said.overrides],
         attempt.overrides() if attempt is not None else [],
     )
+    return merged if request.said.seed is None else [with_file_logger(override) for override in merged]
 
 
 def _driver(request: Request, job: JobDir) -> Driver:

@@ -135,7 +135,7 @@ def read_request(args: argparse.Namespace) -> Request:
 
 
 def say_left_out(planned: plan.Plan) -> None:
-    """Print which optional overrides the snapshot's config has no key for, and which inputs only the nodes may have."""
+    """Print which optional overrides the snapshot's config has no key for, that a logger was added, and which inputs only the nodes may have."""
     outside = [one.named for one in planned.inputs if one.outside]
     if outside:
         say.warn(
@@ -144,6 +144,11 @@ def say_left_out(planned: plan.Plan) -> None:
     for override in planned.composed.left_out:
         version = planned.code.record["verl_version"]
         say.skip(f"override {override.text} (optional in {override.origin}, verl {version} has no such key)")
+    for override in planned.composed.overrides:
+        if override.origin == overrides.TRAIN_SEED and override.parts()[1] == overrides.LOGGER:
+            say.info(
+                f"{override.text}: 'file' is added, because a run with TRAIN_SEED is compared by what this logger writes"
+            )
 
 
 def print_plan(planned: plan.Plan) -> None:
