@@ -1,4 +1,5 @@
-"""`python -m verl_rehearsal model DIR` and `data DIR`: the tiny model with its critic, and the sums that it learns.
+"""`python -m verl_rehearsal`: `model DIR` and `data DIR` make the tiny model with its critic, and the sums that it learns; `train`
+trains on them.
 
 `model` prints what `tiny_model.build` returns, as JSON. `data -` writes no files and prints the rows of both splits, as JSON. If
 a command fails, the last line on stderr says why.
@@ -7,9 +8,10 @@ a command fails, the last line on stderr says why.
 import argparse
 import json
 import os
+import shlex
 from pathlib import Path
 
-from verl_rehearsal import sums_files
+from verl_rehearsal import sums_files, train
 from verl_rehearsal.errors import RehearsalError
 
 
@@ -26,11 +28,36 @@ def main(argv: list[str] | None = None) -> None:
     data.add_argument("directory", metavar="DIR", help="or -, to print the rows as JSON")
     for command in (model, data):
         command.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args(argv)
+    training = commands.add_parser(
+        "train", allow_abbrev=False, usage="%(prog)s --model DIR --data DIR {ppo,grpo,sft} RUN [OVERRIDE...]",
+        help="one of verl's trainers, 10 steps: RUN gets metrics.jsonl, reports and checkpoints",
+    )  # fmt: skip
+    training.add_argument("--model", type=Path, metavar="DIR", required=True)
+    training.add_argument("--data", type=Path, metavar="DIR", required=True)
+    training.add_argument("--print", action="store_true", help="print verl's command instead, and start nothing")
+    training.add_argument("workload", choices=train.TRAINERS)
+    training.add_argument("run", type=Path, metavar="RUN", help="a new directory")
+    asked, overrides = parser.parse_known_args(argv)  # argparse cannot take options between these
+    if unknown := [each for each in overrides if asked.command != "train" or not _is_override(each)]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        _make_model(asked) if asked.command == "model" else _make_data(asked)
+        if asked.command == "train":
+            start = _print if asked.print else train.start
+            start(train.command(asked.workload, asked.run, asked.model, asked.data, overrides), asked.run)
+        elif asked.command == "model":
+            _make_model(asked)
+        else:
+            _make_data(asked)
     except (RehearsalError, OSError) as error:
         raise SystemExit(str(error)) from None
+
+
+def _is_override(text: str) -> bool:
+    return text.startswith("~") or ("=" in text and not text.startswith("-"))
+
+
+def _print(argv: list[str], run: Path) -> None:
+    print(shlex.join(["env", *(f"{name}={value}" for name, value in train.environment(run).items()), *argv]))
 
 
 def _make_model(asked: argparse.Namespace) -> None:

@@ -38,3 +38,17 @@ have_passed() {
 
 @test "verl 0.9.1, the default snapshot" { have_passed 0.9.1; }
 @test "verl 0.7.1, which the image contains" { have_passed 0.7.1; }
+
+@test "without a cluster or a network: SFT trains on a Ray of its own, and its records pass the checks of fidelity" {
+  local image
+  image=$(docker inspect --format '{{.Config.Image}}' "${CLUSTER_NAME}-head")
+  run docker run --rm --label "verl-regress.cluster=${CLUSTER_NAME}" --network none --shm-size 1g --volume "${WORKDIR}/shared:/private:ro" \
+    --volume "${PWD}/rehearsal:/rehearsal:ro" --env PYTHONPATH=/private/common/code/verl/codeA:/rehearsal --env HOME=/tmp --workdir /tmp "$image" bash -euc '
+      cp /rehearsal/verl_rehearsal.pth "$(python3 -c "import site; print(site.getsitepackages()[0])")"
+      python3 -m verl_rehearsal data data
+      python3 -m verl_rehearsal train --model /private/common/models/tiny-qwen2 --data data sft run trainer.total_training_steps=2 >out 2>&1 ||
+        { tail -n 30 out; exit 1; }
+      python3 -m verl_rehearsal.fidelity sft run/metrics.jsonl run/reports --one-machine'
+  assert_status 0
+  assert_line 'ok      fidelity: 4 of 4 checks passed'
+}
