@@ -317,7 +317,11 @@ class TestPage:
     """history.html."""
 
     def test_it_says_first_what_changed(self, page, text):
-        assert page.answer == "1 change of a source's code changed metrics of grpo, ppo."
+        assert re.fullmatch(
+            r"1 change: since v2-3 of git:x@main, 2026-11-24, timing_s/step of grpo is [\d.]+ instead of [\d.]+ \(worse\), "
+            r"and 2 more metrics changed\.",
+            page.answer,
+        )
         assert html.unescape(re.sub("<[^>]+>", "", text[text.index("<h1>") : text.index("</h1>")])) == page.answer
         assert page.counts == "55 runs of 3 cases in 6 sessions, 2026-11-21 to 2026-11-26"
         [change] = [line for line in history_page.text(page) if line.startswith("change")]
@@ -327,6 +331,16 @@ class TestPage:
             change,
         )
 
+    def test_the_newest_of_several_changes_is_the_one_that_it_says(self):
+        points = series([*[0.1] * 8, *[0.5] * 8, *[0.9] * 8])
+        page = history_page.Page(history.groups_of(points))
+        assert page.answer.startswith(f"The newest of 2 changes: since {points[16].code} of ")
+        assert page.answer.endswith("critic/score/mean of ppo is 0.9 instead of 0.5 (better).")
+
+    def test_the_curves_of_a_case_that_changed_come_first(self, text):
+        drawn = re.findall("<figcaption>(.*?)</figcaption>", text[text.index('id="case-0"') :])
+        assert set(drawn[:2]) == {"critic/score/mean", "timing_s/step"}
+
     def test_curves_come_before_the_one_row_of_a_change_of_code(self, text):
         assert text.rindex("<svg") < text.index('id="changes"')
         card = text[text.index('id="changes"') :].split("</section>")[0]
@@ -334,7 +348,7 @@ class TestPage:
         shown, folded = card.split("<summary>2 more metrics</summary>")
         assert ("grpo, timing_s/step" in shown, "critic/score/mean" in shown) == (True, False)
         assert "grpo, critic/score/mean" in folded
-        assert "ppo, actor/entropy: 0.685547 -&gt; 1.02832 (changed); the runs repeat themselves" in folded
+        assert "ppo, actor/entropy: 0.685547 -&gt; 1.02832 (changed); runs with one seed are equal" in folded
 
     def test_a_key_names_each_series_once_and_folds_what_is_too_long(self):
         many = [dataclasses.replace(each, source=f"path:/b{at}") for at, each in enumerate(series([0.5] * 15))]
@@ -418,11 +432,12 @@ class TestFailedChecks:
 
     def test_are_shown_with_the_answer_and_with_each_change_that_they_may_explain(self, doubtful):
         assert doubtful.answer == (
-            "1 change of a source's code changed metrics of ppo, of which 1 may not be about the code that was asked for."
+            "1 change: since v2-3 of git:x@main, 2026-11-24, actor/entropy of ppo is 1.028 instead of 0.6855 (changed); "
+            f"{self.WORDS}."
         )
         assert history_page.text(doubtful)[1:] == [
             f"change      git:x@main: ppo, actor/entropy: 0.685547 -> 1.02832 (changed) from ppo_b of {made.NAMES[2]} (v2-2) "
-            f"to ppo_b of {made.NAMES[3]} (v2-3); the runs repeat themselves; {self.WORDS}",
+            f"to ppo_b of {made.NAMES[3]} (v2-3); runs with one seed are equal; {self.WORDS}",
             f"in doubt    {made.NAMES[3]}: {self.WORDS}",
         ]
 
@@ -436,8 +451,8 @@ class TestFailedChecks:
         assert text.count("<td>change, checks failed</td>") == 1
         assert text.count("<td>checks failed</td>") == len(values) - 1
         assert sum(each.get("id", "").endswith("-doubt") for each in parsed.all("g")) == len(shown)
-        assert text.count(">v2-3 (checks failed)<") == 1
-        assert f"the runs repeat themselves; {self.WORDS}</p>" in text
+        assert text.count(">since v2-3 (checks failed)<") == 1
+        assert f"runs with one seed are equal; {self.WORDS}</p>" in text
         card = text[text.index('id="doubts"') :]
         assert f'<th scope="row">{made.NAMES[3]}</th><td>{self.WORDS}</td>' in card
         assert '<a href="#doubts">in doubt</a>' in text

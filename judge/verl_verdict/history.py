@@ -102,7 +102,7 @@ class Change:
     @property
     def how(self) -> str:
         """How sure it is."""
-        sure = "the runs repeat themselves" if self.p is None else f"p {self.p:.2g}"
+        sure = "runs with one seed are equal" if self.p is None else f"p {self.p:.2g}"
         return f"{sure}; {self.doubt}" if self.doubt else sure
 
 

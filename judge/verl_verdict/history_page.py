@@ -55,13 +55,18 @@ class Page:
 
     @property
     def answer(self) -> str:
-        """The sentence at the top."""
-        cases = sorted({change.case for point in self.change_points for change in point})
-        if not cases:
+        """The sentence at the top: the newest change."""
+        if not self.change_points:
             return "No source's metrics changed when its code did."
-        doubtful = sum(any(change.doubt for change in point) for point in self.change_points)
-        more = f", of which {doubtful} may not be about the code that was asked for" if doubtful else ""
-        return f"{counted(len(self.change_points), 'change')} of a source's code changed metrics of {', '.join(cases)}{more}."
+        worst, *others = self.change_points[-1]
+        first, many = worst.first, counted(len(self.change_points), "change")
+        newest = many if len(self.change_points) == 1 else f"The newest of {many}"
+        more = f", and {counted(len(others), 'more metric')} changed" if others else ""
+        doubt = f"; {worst.doubt}" if worst.doubt else ""
+        return (
+            f"{newest}: since {first.code} of {first.series}, {first.time[:10]}, {worst.metric} of {worst.case} "
+            f"is {worst.after:.4g} instead of {worst.before:.4g} ({worst.word}){more}{doubt}."
+        )
 
 
 def text(page: Page) -> list[str]:
@@ -152,7 +157,8 @@ def _group(page: Page, group: Group, at: int) -> Markup:
         element("p", f"{counted(len(group.points), 'run')} in {counted(len(group.sessions), 'session')}. {how}")
     ]
     content.append(_keys(group))
-    figures = [_figure(group, trend, f"trend-{at}-{number}") for number, trend in enumerate(group.trends)]
+    shown = sorted(enumerate(group.trends), key=lambda each: not each[1].changes)
+    figures = [_figure(group, trend, f"trend-{at}-{number}") for number, trend in shown]
     content.append(element("div", *figures, class_="curves"))
     content += [element("h3", "Runs"), details(f"All {len(group.points)} runs", _runs(page, group))]
     return card(f"case-{at}", group.name, *content)

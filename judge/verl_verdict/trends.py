@@ -87,5 +87,5 @@ def _draw(axes: Axes, group: Group, trend: Trend, name: str) -> None:
     if trend.changes:
         drawing.room_for_marks(axes)
     for at, change in enumerate(trend.changes):
-        what = change.first.code + (f" ({FAILED})" if change.doubt else "")
+        what = f"since {change.first.code}" + (f" ({FAILED})" if change.doubt else "")
         drawing.mark(axes, group.sessions[change.first.session], what, f"{name}-mark-{at}")
