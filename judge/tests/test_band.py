@@ -52,17 +52,17 @@ def test_runs_of_the_same_code_leave_it_in_few_sessions(pairs, tails):
             for _ in range(2 * pairs)
         ]
         found = band.bands(sides[:pairs], about).values()
-        alarms += any(band.first_outside(each, run) for each in found for run in sides[pairs:])
+        alarms += any(band.outside(each, run) for each in found for run in sides[pairs:])
     assert alarms <= 4
 
 
 def test_where_a_run_leaves_it_first():
     found = band.Band(METRIC, (1, 2, 4), (0.0, 0.0, 1.0), (1.0, 1.0, 2.0))
     inside, late, lost = runs([0.5, 1.0, 9.0, 1.5], [0.5, 0.5, 0.5, 0.5], [0.5, math.nan])
-    assert band.first_outside(found, inside) is None  # it says nothing about step 3
-    assert band.first_outside(found, late) == (4, 0.5)
-    assert band.first_outside(found, lost)[0] == 2
-    assert band.first_outside(found, Run("without", {})) is None
+    assert band.outside(found, inside) == []  # it says nothing about step 3
+    assert band.outside(found, late)[0] == (4, 0.5)
+    assert band.outside(found, lost)[0][0] == 2
+    assert band.outside(found, Run("without", {})) == []
 
 
 def test_two_runs_or_two_seeds_that_repeat_themselves_have_no_band():

@@ -66,8 +66,11 @@ def test_a_real_change_between_releases(tmp_path):
     """verl 0.8.0 computes another gradient norm for SFT than 0.7.1, with equal losses."""
     verdict = judge.case(recorded(tmp_path, *SFT), recorded(tmp_path, "sft-0.7.1"))
     assert verdict.word is Word.CHANGED
-    assert verdict.reason == "A repeats itself, and B differs from step 1 on (train/grad_norm: A 8.82266, B 8.81374)"
-    assert str(verdict.first) == "step 1, train/grad_norm: A 8.82266, B 8.81374"
+    assert (
+        verdict.reason
+        == "runs of A with one seed are equal, and B differs from step 1 on (train/grad_norm: A 8.823, B 8.814)"
+    )
+    assert str(verdict.first) == "step 1, train/grad_norm: A 8.823, B 8.814"
     assert verdict.first.others == ()
 
 
@@ -225,7 +228,7 @@ FROZEN = "B's actor never leaves its reference, so it does not train, or the ref
     ("names", "plant", "reason"),
     [
         (PPO, opposite_loss, OPPOSITE),
-        (SFT, shifted_labels, "train/loss, first update is worse: A 5.89062, B 6.19062"),
+        (SFT, shifted_labels, "train/loss, first update is worse: A 5.891, B 6.191"),
         (GRPO, to({"actor/grad_norm": 0.0}), "actor/grad_norm is 0 at every step of B: B does not train"),
         # Measured on two real ones: a frozen actor, and a reference whose log-probs come from the actor.
         (GRPO, to({"actor/kl_loss": 0.0}), f"actor/kl_loss is 0 at every step of B: {FROZEN}"),
@@ -262,8 +265,8 @@ def test_stale_rollout_weights_are_a_regression(tmp_path, original):
 
     verdict = against(tmp_path, PPO, plant)
     assert verdict.word is Word.REGRESSED
-    assert verdict.reason == "training/rollout_probs_diff_mean, mean of the last third is worse: A 0.00203849, B 0.0106"
-    assert str(verdict.first) == "step 2, training/rollout_probs_diff_mean: A 0.00222841, B 0.0106"
+    assert verdict.reason == "training/rollout_probs_diff_mean, mean of the last third is worse: A 0.002038, B 0.0106"
+    assert str(verdict.first) == "step 2, training/rollout_probs_diff_mean: A 0.002228, B 0.0106"
 
 
 @pytest.mark.parametrize(
@@ -606,9 +609,7 @@ def test_a_that_does_not_repeat_itself_needs_statistics(tmp_path):
     a = [*recorded(tmp_path, PPO[0]), changed(tmp_path, PPO[1], grows, to="a2")]
     verdict = judge.case(a, [changed(tmp_path, PPO[0], to({"actor/entropy": 0.5}))])
     assert verdict.word is Word.INCONCLUSIVE
-    said = (
-        "A does not repeat itself, so 1 pair of runs cannot tell noise from a change: run 2 more pairs with other seeds"
-    )
+    said = "runs of A with one seed differ, so 1 pair of runs cannot tell noise from a change: run 2 more pairs with other seeds"
     assert verdict.reason == said
 
 
@@ -679,7 +680,7 @@ def test_perturbed_runs_are_not_used_silently(tmp_path):
     b = changed(tmp_path, PPO[0], by("actor/entropy", 1.1))
     verdict = judge.case(recorded(tmp_path, PPO[0]), [b], perturbed=[perturbed])
     assert verdict.word is Word.INCONCLUSIVE
-    said = "the perturbed runs were not used, because A is not known to repeat itself: run it twice with one seed"
+    said = "the perturbed runs were not used, because no two runs of A show that one seed gives equal runs: run A twice with one seed"
     assert said in verdict.notes
 
 
@@ -687,7 +688,7 @@ def test_b_that_does_not_repeat_itself_is_noted(tmp_path):
     b = [changed(tmp_path, GRPO[0], to="b1"), changed(tmp_path, GRPO[0], grows, to="b2")]
     verdict = judge.case(recorded(tmp_path, *GRPO), b)
     assert verdict.word is not Word.IDENTICAL
-    assert "B does not repeat itself with seed verl's default seeds" in verdict.notes
+    assert "runs of B with seed verl's default seeds differ" in verdict.notes
 
 
 def test_a_changed_default_is_named_with_what_it_explains(tmp_path):

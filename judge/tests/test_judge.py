@@ -175,7 +175,7 @@ def test_a_time_that_is_not_finite_is_no_problem(tmp_path):
 def test_the_first_value_that_is_not_finite_is_the_diagnosis(tmp_path):
     a, b = pair(tmp_path, lambda job: data_of_step(job, 2, **{"actor/pg_loss": float("nan")}))
     verdict = judge.case(a, b)
-    assert str(verdict.first) == "step 2, actor/pg_loss: A -0.0155334, B nan"
+    assert str(verdict.first) == "step 2, actor/pg_loss: A -0.01553, B nan"
     assert verdict.first.means.startswith("the loss of the same samples differs")
 
 
@@ -259,12 +259,12 @@ def test_runs_of_a_that_differ_count_more_than_the_word_that_a_repeats_itself(tm
     verdict = judge.case([a, other], [b], deterministic=True)
     assert (verdict.word, verdict.deterministic) == (Word.INCONCLUSIVE, False)
     differs = "actor/entropy at step 1 is 0.59375 in 'grpo-0.9.1-v1-1' and 0.653125 in 'other', which have one seed"
-    assert f"A was said to repeat itself, and does not: {differs}" in verdict.notes
+    assert f"runs of A with one seed were said to be equal, and are not: {differs}" in verdict.notes
     lacking = dataclasses.replace(other, series={**a.series, "actor/entropy": {1: a.series["actor/entropy"][1]}})
     verdict = judge.case([a, lacking], [b], deterministic=True)
     assert (verdict.word, verdict.deterministic) == (Word.INCONCLUSIVE, False)
     differs = "only one of 'grpo-0.9.1-v1-1' and 'other', which have one seed, has actor/entropy at step 2"
-    assert f"A was said to repeat itself, and does not: {differs}" in verdict.notes
+    assert f"runs of A with one seed were said to be equal, and are not: {differs}" in verdict.notes
 
 
 def test_a_fact_that_is_accepted_and_that_no_run_has_is_named(tmp_path):

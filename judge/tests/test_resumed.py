@@ -152,7 +152,7 @@ def test_where_a_itself_does_not_go_on_b_is_judged_against_how_far_a_is_off(stra
 def test_where_a_does_not_repeat_itself_nothing_is_compared_exactly(straight, known):
     found = verdict(straight, b=(LOSS, times(1.5)), **known)
     assert found.word is Word.INCONCLUSIVE
-    assert found.notes[0] == "not compared with the straight runs: A does not repeat itself"
+    assert found.notes[0] == "not compared with the straight runs: runs of A with one seed differ"
 
 
 def test_nothing_is_decided_where_a_is_off_and_may_not_repeat_itself(straight):

@@ -194,7 +194,7 @@ def test_equal_code_is_the_same():
 def test_a_lower_reward_is_a_regression():
     verdict = verdict_of(2, 6, {"critic/score/mean": -0.3})
     assert verdict.word is Word.REGRESSED
-    said = "critic/score/mean, first update: A 0.495085, B 0.210196, beyond the margin of 0.0689387 (p 0.031)"
+    said = "critic/score/mean, first update: A 0.4951, B 0.2102, beyond the margin of 0.06894 (p 0.031)"
     assert verdict.reason == said
     assert verdict.how == "6 pairs of runs, by statistics"
     assert (verdict.first.step, verdict.first.metric) == (1, "critic/score/mean")
@@ -223,7 +223,7 @@ def test_a_small_difference_that_lasts_is_found_within_the_margins():
     verdict = verdict_of(3, 8, {SCORE: -0.03}, steps=30)
     assert (verdict.word, verdict.first.metric) == (Word.REGRESSED, SCORE)
     assert [row.summary for row in verdict.rows if row.finding == "regressed"] == [f"{SCORE}, mean of all steps"]
-    assert verdict.reason.startswith(f"{SCORE}, mean of all steps: A 0.50078, B 0.470128, beyond the margin of 0.02")
+    assert verdict.reason.startswith(f"{SCORE}, mean of all steps: A 0.5008, B 0.4701, beyond the margin of 0.02")
 
 
 def test_a_difference_that_six_pairs_show_overrules_that_four_were_the_same():
@@ -251,7 +251,7 @@ def test_a_difference_needs_six_pairs():
     verdict = verdict_of(2, 4, {"critic/score/mean": -0.3})
     assert verdict.word is Word.INCONCLUSIVE
     assert verdict.reason.startswith(
-        "4 pairs show neither a difference nor sameness of critic/score/mean, first update"
+        "after 4 pairs it is not known whether B differs from A in 3 of 18 values, such as critic/score/mean, first update"
     )
     assert verdict.reason.endswith(": run 2 more pairs")
     assert verdict.pairs_needed == 2

@@ -12,7 +12,7 @@ from verdict_runs import edit, generator, noisy, session
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import code_diff, report
-from verl_verdict import curves, exact, metrics, verdict_page
+from verl_verdict import curves, exact, judge, metrics, verdict_page
 from verl_verdict.markup import element, joined
 from verl_verdict.records import Memory
 
@@ -71,7 +71,8 @@ def test_every_element_is_closed_and_no_id_is_used_twice(parsed):
 
 def test_the_answer_is_first(outcome):
     text = report.as_html(dataclasses.replace(outcome, checks=outcome.checks[:1]))
-    answer = "B breaks what A does (ppo; 4 cases)"
+    evidence = "step 1, critic/advantages/max: A 2.065, B 0.4766; one pair with the same seed, value by value"
+    answer = f"B breaks what A does (ppo of 3 cases: {evidence})"
     assert (f"<title>regressed: {answer}</title>" in text, f"<h1>{answer}</h1>" in text) == (True, True)
     assert text.index('class="badge regressed"') < text.index("<h1>")
 
@@ -147,7 +148,7 @@ class TestStory:
     def test_runs_that_leave_the_band_are_counted_from_the_first_step_outside(self):
         curve, said = self.of_noise({12: 0.01, 13: 0.02}, of_b=[1, 2, 6])
         assert (curve.mark, curve.band.metric) == (12, "critic/score/mean")
-        pattern = r"3 of 8 runs of B leave A's band, first at step 12: the value is 0\.01, the band goes from 0\.\d+ to 0\.\d+\."
+        pattern = r"3 of 8 runs of B leave A's band at 2 of 30 steps, first at step 12: the value is 0\.01, the band goes from 0\.\d+ to 0\.\d+\."
         assert re.fullmatch(pattern, curve.story)
         assert curve.sentence.endswith(curve.story)
         assert said == (
@@ -156,6 +157,19 @@ class TestStory:
         )
         drawn = curves.svg(curve, "x")
         assert ('id="x-band"' in drawn, ">first outside: step 12<" in drawn) == (True, True)
+
+    def test_runs_that_stay_in_the_band_and_are_apart_together_are_marked_where_the_verdict_says(self):
+        a, b = session(generator(11), 8, {"critic/score/mean": -0.03}, steps=30)
+        named = [metrics.Decisive("actor/entropy", 0), *self.SCORE]
+        found = curves.of_case("ppo", a, b, named, ("critic/score/mean", 4), deterministic=False)
+        story = "All 8 runs of B stay in A's band at every step, but taken together they are clearly apart, first at step 4."
+        assert [(curve.mark, curve.story) for curve in found[:1]] == [(4, story)]
+        assert curves.summary(found).endswith(
+            f"B leaves it in none of 2 metrics, but see critic/score/mean: a{story[1:]}"
+        )
+        assert ">first clearly apart: step 4<" in curves.svg(found[0], "x")
+        undecided = curves.of_case("ppo", a, b, named, ("critic/score/mean", None), deterministic=False)
+        assert [curve.mark for curve in undecided] == [None, None]
 
     def test_what_leaves_the_band_first_is_drawn_first(self):
         a, b = session(generator(5), 8, steps=30)
@@ -172,7 +186,9 @@ class TestStory:
 
     def test_a_value_that_is_not_finite_is_outside_and_does_not_stop_the_drawing(self):
         curve, _ = self.of_noise({5: math.nan}, of_b=[0])
-        assert curve.story.startswith("1 of 8 runs of B leaves A's band, first at step 5: the value is nan,")
+        assert curve.story.startswith(
+            "1 of 8 runs of B leaves A's band at 1 of 30 steps, first at step 5: the value is nan,"
+        )
         assert 'id="x-band"' in curves.svg(curve, "x")
 
     def test_too_few_runs_of_a_that_differ_draw_no_band_and_mark_nothing(self):
@@ -316,6 +332,33 @@ def test_a_session_of_checks_only_has_a_page_without_cases(outcome):
     parsed = Parsed(report.as_html(only))
     assert [each["id"] for each in parsed.all("section")] == ["checks", "code"]
     assert "1 of 1 checks passed" in parsed.texts
+
+
+def test_a_case_that_needs_more_pairs_says_how_to_run_them(parsed):
+    how = "this case may take no more pairs: set pairs: {} in your own copy of the suite, and run make verify again"
+    assert [text for text in parsed.texts if "more pairs: set" in text] == [
+        how.format("3 for ppo"),
+        how.format("6 for grpo"),
+    ]
+
+
+def test_in_noise_it_says_how_many_pairs_decided_and_that_the_step_is_no_first_difference():
+    a, b = session(generator(11), 8, {"critic/score/mean": -0.03}, steps=30)
+    found = judge.case(a, b)
+    texts = Parsed(verdict_page.html(verdict_page.Page("", "", cases=[verdict_page.Case("ppo", [found], a, b)]))).texts
+    assert (found.pairs, "ppo: means over 6 pairs of runs, by statistics" in texts) == (8, True)
+    assert texts[texts.index("first clearly apart") + 1] == str(found.first)
+    assert {"first difference", "which means"}.isdisjoint(texts)
+    assert texts[texts.index("a pair") + 1] == "a run of A and a run of B that have the same seed"
+
+
+def test_each_run_of_a_is_drawn_behind_their_mean():
+    lines = []
+    for pairs in (1, 3):
+        a, b = session(generator(5), pairs)
+        [curve] = curves.of_case("ppo", a, b, [metrics.Decisive("critic/score/mean", 1)], deterministic=False)
+        lines.append(curves.svg(curve, "x").count("stroke-opacity: 0.5"))
+    assert lines == [0, 1]
 
 
 def test_a_case_without_runs_says_so():

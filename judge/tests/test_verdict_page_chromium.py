@@ -32,6 +32,7 @@ MEASURE = """<script>addEventListener("load", () => {
     pictures: [...document.querySelectorAll("svg")].map(box), page: [innerWidth, document.documentElement.scrollWidth],
     lines: [...document.querySelectorAll("svg g[id$='-a'] > path, svg g[id$='-b'] > path, svg g[id*='-line-'] > path")].filter(isLine).map(box),
     cut: [...document.querySelectorAll(".wide")].filter(box => box.scrollWidth > box.clientWidth).map(box => box.ariaLabel),
+    hidden: [...document.querySelectorAll(".badge")].filter(each => each.getBoundingClientRect().right < 0).length,
     paper: colour("backgroundColor"), ink: colour("color"),
     reachable: [...document.querySelectorAll("a, summary, [tabindex='0']")].every(each => { each.focus(); return document.activeElement === each }),
   };
@@ -103,7 +104,7 @@ def measured(tmp_path, opened):
     ("name", "answer"),
     [
         ("page", "no answer: leaks failed, so the runs were not what was asked for"),
-        ("past", "1 change of a source's code changed metrics of grpo, ppo."),
+        ("past", "1 change: since v2-3 of git:x@main, 2026-11-24, timing_s/step of grpo is "),
     ],
 )
 def test_it_opens_without_a_message_and_without_a_request(request, opened, name, answer):
@@ -142,7 +143,7 @@ def test_every_curve_is_drawn_and_the_page_fits_its_window(request, measured, na
     assert len(found["lines"]) == 2 * len(found["pictures"]) - single
     assert all(width > 100 for width, _ in found["lines"])
     assert found["page"][1] <= found["page"][0] == width
-    assert found["cut"] == []
+    assert (found["cut"], found["hidden"]) == ([], 0)
     assert found["reachable"]
 
 

@@ -58,13 +58,11 @@ def bands(
         return {name: _band(name, *course, strays) for name, course in courses.items()}
 
 
-def first_outside(band: Band, run: Run) -> tuple[int, float] | None:
-    """The first step at which the run leaves the band, and its value there; None if it does not. NaN is outside."""
+def outside(band: Band, run: Run) -> list[tuple[int, float]]:
+    """The steps at which the run is outside the band, and its values there. NaN is outside."""
     values = run.series.get(band.metric, {})
-    for step, low, high in zip(band.steps, band.low, band.high, strict=True):
-        if step in values and not low <= values[step] <= high:
-            return step, values[step]
-    return None
+    limits = zip(band.steps, band.low, band.high, strict=True)
+    return [(step, values[step]) for step, low, high in limits if step in values and not low <= values[step] <= high]
 
 
 def table(metric: str, runs: Sequence[Run], steps: Sequence[int]) -> Array:

@@ -27,6 +27,7 @@ Series = Mapping[int, float]
 _MARKERS = 40  # more steps than this are a line without markers
 _ROWS = 200  # of a table
 _LARGEST = 1e300
+_APART = "first clearly apart:"
 _BAND = "A's band, in blue, is where runs of A's code stay at each step."
 
 
@@ -34,13 +35,15 @@ _BAND = "A's band, in blue, is where runs of A's code stay at each step."
 class Curve:
     """One metric, run by run, without values that cannot be drawn.
 
-    `mark` is the first step at which B leaves the band, or without a band differs from A; `story` says that in plain words.
+    `mark` is the step since which B leaves the band, differs from A, or in noise is apart from it; `label` says which, and `story`
+    the same in plain words.
     """
 
     metric: str
     a: tuple[Series, ...]
     b: tuple[Series, ...]
     mark: int | None = None
+    label: str = ""
     band: Band | None = None
     story: str = ""
 
@@ -92,11 +95,11 @@ def of_case(
     runs_a: Sequence[Run],
     runs_b: Sequence[Run],
     decisive: Sequence[Decisive] = (),
-    first: tuple[str, int] | None = None,
+    first: tuple[str, int | None] | None = None,
     *,
     deterministic: bool | None = None,
 ) -> list[Curve]:
-    """The curves of a case: of each decisive metric, and of the metric and step `first`, where the case differs first.
+    """The curves of a case: of each decisive metric, and of the metric `first`, which is clearly different since its step (None: maybe not).
     Metrics that B leaves or changes come first, the earliest at the top.
 
     `deterministic`: does A repeat itself? In noise a metric without a band has no story: each of its values may differ by chance.
@@ -113,26 +116,31 @@ def of_case(
     for name in dict.fromkeys(shown):
         curve, limits = of_metric(name, runs_a, runs_b), known.get(name)
         if limits:
-            mark, story = _in_band(limits, runs_b)
+            label, (mark, story) = "first outside:", _in_band(limits, runs_b)
         elif known or deterministic is False:
-            mark, story = step if known and name == metric else None, ""
+            label, mark, story = "", None, ""
         else:
-            mark, story = _equal(name, pairs)
-        found.append(replace(curve, band=limits, mark=mark, story=story))
+            label, (mark, story) = "first difference:", _equal(name, pairs)
+        if known and mark is None and name == metric and step is not None:
+            label, mark = _APART, step
+            story = f"{story[:-1]}, but taken together they are clearly apart, first at step {step}." if story else ""
+        found.append(replace(curve, band=limits, mark=mark, label=label, story=story))
     return sorted(found, key=lambda curve: math.inf if curve.mark is None else curve.mark)
 
 
 def _in_band(known: Band, runs_b: Sequence[Run]) -> tuple[int | None, str]:
     """The first step at which a run of B leaves the band, and what it does there."""
     of_b = [run for run in runs_b if known.metric in run.series]
-    outside = [found for run in of_b if (found := band.first_outside(known, run))]
+    outside = [found for run in of_b if (found := band.outside(known, run))]
     if not outside:
         return None, f"{_runs_of_b(len(of_b), len(of_b), 'stay')} in A's band at every step." if of_b else ""
-    step, value = min(outside)
+    step, value = min(found[0] for found in outside)
     at = known.steps.index(step)
     limits = f"{known.low[at]:.4g} to {known.high[at]:.4g}"
+    steps = len({step for found in outside for step, _ in found})
+    when = f"at {steps} of {counted(len(known.steps), 'step')}, first at step {step}"
     who = _runs_of_b(len(outside), len(of_b), "leave")
-    return step, f"{who} A's band, first at step {step}: the value is {value:.4g}, the band goes from {limits}."
+    return step, f"{who} A's band {when}: the value is {value:.4g}, the band goes from {limits}."
 
 
 def _equal(name: str, pairs: Iterable[tuple[Run, Run]]) -> tuple[int | None, str]:
@@ -158,15 +166,17 @@ def _runs_of_b(count: int, of: int, verb: str) -> str:
 def summary(shown: Sequence[Curve]) -> str:
     """What happened in a case, since when and in how many runs; empty if nothing tells."""
     said = [curve for curve in shown if curve.story]
-    marked = [curve for curve in said if curve.mark is not None]
     if not said:
         return ""
+    marked = sorted((curve for curve in said if curve.mark is not None), key=lambda curve: curve.mark or 0)
+    beyond = [curve for curve in marked if curve.label != _APART]
     what = f"{_BAND} B leaves it" if said[0].band else "B differs from A"
+    what += f" in {len(beyond) or 'none'} of {counted(len(said), 'metric')}"
     if not marked:
-        return f"{what} in none of {counted(len(said), 'metric')}."
-    first = min(marked, key=lambda curve: curve.mark or 0)
+        return f"{what}."
+    first = (beyond or marked)[0]
     since = f"{first.metric}: {first.story[0].lower()}{first.story[1:]}"
-    return f"{what} in {len(marked)} of {counted(len(said), 'metric')}, first in {since}"
+    return f"{what}, first in {since}" if beyond else f"{what}, but see {since}"
 
 
 def of_metric(name: str, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Curve:
@@ -213,6 +223,9 @@ def _draw(axes: Axes, curve: Curve, name: str) -> None:
         line = _one_after_the_other(runs) if side == "b" and curve.band else sorted(mean(runs).items())
         many = f"{len(runs)} runs" if side == "b" and curve.band else f"mean of {len(runs)}"
         label = f"{side.upper()}, {many}" if len(runs) > 1 else side.upper()
+        if side == "a" and len(runs) > 1:  # each run, thin, behind the mean
+            single = _one_after_the_other(runs)
+            axes.plot(*zip(*single, strict=True), color=drawing.COLOURS[side], alpha=0.5, linewidth=0.5)
         if line:
             drawn = axes.plot(
                 *zip(*line, strict=True), style, color=drawing.COLOURS[side], label=label, gid=f"{name}-{side}"
@@ -223,8 +236,7 @@ def _draw(axes: Axes, curve: Curve, name: str) -> None:
     drawing.frame(axes, "step", curve.steps)
     if curve.mark is not None:
         drawing.room_for_marks(axes)
-        what = "first outside" if curve.band else "first difference"
-        drawing.mark(axes, curve.mark, f"{what}: step {curve.mark}", f"{name}-mark")
+        drawing.mark(axes, curve.mark, f"{curve.label} step {curve.mark}", f"{name}-mark")
 
 
 def _one_after_the_other(runs: Sequence[Series]) -> list[tuple[float, float]]:

@@ -30,7 +30,7 @@ class Diagnosis:
     config: tuple[comparable.Difference, ...] = ()  # differences of verl's config that may explain it
 
     def __str__(self) -> str:
-        return f"step {self.step}, {self.metric}: A {number(self.a)}, B {number(self.b)}"
+        return f"step {self.step}, {self.metric}: {both(self.a, self.b)}"
 
 
 def diagnose(found: Comparison, config: Sequence[comparable.Difference]) -> Diagnosis | None:
@@ -149,6 +149,12 @@ def number(value: float) -> str:
     """A value as people read it: four significant digits, and more if it needs them to be exact."""
     short = f"{value:.4g}"
     return short if float(short) == value else f"{value:.{_SHOWN}g}"
+
+
+def both(a: float, b: float) -> str:
+    """`A 0.45, B 0.01`: four digits, or six where four do not tell them apart."""
+    digits = 4 if f"{a:.4g}" != f"{b:.4g}" else _SHOWN
+    return f"A {a:.{digits}g}, B {b:.{digits}g}"
 
 
 def counted(count: int, name: str) -> str:

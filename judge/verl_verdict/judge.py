@@ -136,7 +136,7 @@ def _prepare(
     repeats = [each for group in groups if (each := exact.repeats(group)) is not None]
     if repeats and not all(repeats):
         if deterministic:
-            note = f"A was said to repeat itself, and does not: {_contradiction(groups)}"
+            note = f"runs of A with one seed were said to be equal, and are not: {_contradiction(groups)}"
             base = dataclasses.replace(base, notes=(*base.notes, note))
         deterministic = False
     elif repeats and deterministic is None:
@@ -161,7 +161,7 @@ def _prepare(
         notes=(*base.notes, *_notes(runs_a, runs_b, paired, tuple(one_sided), accepted, accept), *unused),
     )
     if perturbed and not deterministic:
-        note = "the perturbed runs were not used, because A is not known to repeat itself: run it twice with one seed"
+        note = "the perturbed runs were not used, because no two runs of A show that one seed gives equal runs: run A twice with one seed"
         base = dataclasses.replace(base, notes=(*base.notes, note))
     return _Case(
         base,
@@ -249,9 +249,7 @@ def _notes(
         )
     if grows := memory.gpu_grows(runs_a, runs_b):
         found.append(grows)
-    found += [
-        f"B does not repeat itself with seed {pair.seed}" for pair in paired.pairs if exact.repeats(pair.b) is False
-    ]
+    found += [f"runs of B with seed {pair.seed} differ" for pair in paired.pairs if exact.repeats(pair.b) is False]
     return found
 
 
@@ -281,9 +279,7 @@ def _only_logged(known: _Case) -> Verdict | None:
     equal = ["gradients", *(["rewards"] if "critic/score/mean" in pair.a[0].series else [])]
     equal += [name for name in pair.a[0].hashes if name in pair.b[0].hashes]
     reason = f"only what is logged changed, by one factor at every step: {factors}; equal are the {', '.join(equal)} and all else"
-    return known.says(
-        Word.CHANGED, reason, "value by value; A repeats itself", diagnosis.diagnose(compared, known.base.config)
-    )
+    return known.says(Word.CHANGED, reason, "value by value", diagnosis.diagnose(compared, known.base.config))
 
 
 def _wrong_on_its_face(known: _Case) -> Verdict | None:
@@ -447,8 +443,8 @@ def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
         if judged.word in (Word.REGRESSED, Word.IMPROVED):
             return dataclasses.replace(judged, first=first)
     # Statistics show no better or worse side, and the values differ all the same.
-    values = f"A {diagnosis.number(first.a)}, B {diagnosis.number(first.b)}"
-    reason = f"A repeats itself, and B differs from step {first.step} on ({first.metric}: {values})"
+    values = diagnosis.both(first.a, first.b)
+    reason = f"runs of A with one seed are equal, and B differs from step {first.step} on ({first.metric}: {values})"
     changed = known.says(Word.CHANGED, reason, how, first)
     is_rounding_first = all(each.begins_as_rounding for _, each in known.compared if each.outcome is Outcome.DIFFERS)
     return dataclasses.replace(changed, needs_perturbed=is_rounding_first and known.lacks_perturbed)
@@ -474,11 +470,11 @@ def _by_statistics(known: _Case) -> Verdict:
 def _too_few(known: _Case, pairs: int) -> Verdict:
     first = diagnosis.diagnose(known.worst_pair[1], known.base.config)
     needed = LOOKS[0] - pairs
-    more = f"run {needed} more {'pair' if needed == 1 else 'pairs'} with other seeds"
+    more = f"run {needed} more {'pair with another seed' if needed == 1 else 'pairs with other seeds'}"
     if known.base.deterministic is None:
         reason = f"B differs from A (first at {first}), and one run of A does not tell what is noise: run A once more with the same seed, or {more}"
     else:
-        reason = f"A does not repeat itself, so {_pairs(pairs)} of runs cannot tell noise from a change: {more}"
+        reason = f"runs of A with one seed differ, so {_pairs(pairs)} of runs cannot tell noise from a change: {more}"
     return known.says(Word.INCONCLUSIVE, reason, "too few pairs", first, needed)
 
 

@@ -21,7 +21,7 @@ def document(title: str, *content: Markup) -> str:
         element("title", title),
         element("style", Markup(_STYLE.read_text(encoding="utf-8"))),
     )
-    body = element("body", element("a", "Skip to the cases", href="#cases", class_="skip"), *content)
+    body = element("body", element("a", "Skip to the cases", href="#cases", class_="to-cases"), *content)
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 

@@ -106,7 +106,7 @@ def _why_not(found: Verdict, pairs: Sequence[Resumed], source: Verdict) -> str |
         return f"see {source.case}"
     if not pairs or not all(each.steps for each in pairs):
         return f"the runs of {source.case} did not train the steps after the checkpoint"
-    return "A does not repeat itself" if _repeats(found, source) is False else None
+    return "runs of A with one seed differ" if _repeats(found, source) is False else None
 
 
 def _repeats(found: Verdict, source: Verdict) -> bool | None:

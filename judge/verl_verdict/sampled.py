@@ -90,7 +90,7 @@ def worse_alone(a: Run, b: Run, workload: str, chosen: Sequence[Decisive]) -> st
         decisive = summary.decisive
         mine, other = summary.value(a), summary.value(b)
         if decisive.path_free and decisive.good * (other - mine) < -summary.floor(mine):
-            return f"{summary.name} is worse: A {diagnosis.number(mine)}, B {diagnosis.number(other)}"
+            return f"{summary.name} is worse: {diagnosis.both(mine, other)}"
     return None
 
 
@@ -151,7 +151,7 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
     base = dataclasses.replace(case.base, rows=tuple(rows), how=f"{look.pairs} pairs of runs, by statistics")
     for word in (Word.REGRESSED, Word.CHANGED, Word.IMPROVED):
         if found_so := [row for row in rows if row.finding == word.value]:
-            reason = f"{found_so[0].summary}: A {diagnosis.number(found_so[0].a)}, B {diagnosis.number(found_so[0].b)}, beyond the margin of {diagnosis.number(found_so[0].margin)} (p {found_so[0].p:.2g})"
+            reason = f"{found_so[0].summary}: {diagnosis.both(found_so[0].a, found_so[0].b)}, beyond the margin of {found_so[0].margin:.4g} (p {found_so[0].p:.2g})"
             return dataclasses.replace(base, word=word, reason=reason, first=_first(case, every, look.pairs))
     dead = [row for at, row in enumerate(rows) if np.ptp(a[:, at]) == 0]
     if dead:
@@ -176,8 +176,8 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
         if needed
         else "more pairs would not decide it: longer runs may"
     )
-    shown = f"{open_rows[0]}{f' and {len(open_rows) - 1} more' if len(open_rows) > 1 else ''}"
-    reason = f"{look.pairs} pairs show neither a difference nor sameness of {shown}: {ask}"
+    shown = open_rows[0] if len(open_rows) == 1 else f"{len(open_rows)} of {len(rows)} values, such as {open_rows[0]}"
+    reason = f"after {look.pairs} pairs it is not known whether B differs from A in {shown}: {ask}"
     return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason, pairs_needed=needed)
 
 

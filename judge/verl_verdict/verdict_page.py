@@ -16,6 +16,8 @@ from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict, Word
 
 _CONFIG_ROWS = 200
+_ROW = "A difference within the margin does not matter; p is how often chance alone makes one so large."
+_PAIR = "a run of A and a run of B that have the same seed"
 _MEMORY = ("perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb", "perf/cpu_memory_used_gb")
 
 
@@ -77,6 +79,8 @@ def html(page: Page) -> str:
 
 def _top(page: Page) -> Markup:
     facts = [joined(element("dt", name), element("dd", value)) for name, value in page.facts.items()]
+    if page.cases:
+        facts.append(joined(element("dt", "a pair"), element("dd", _PAIR)))
     links = [(f"case-{case.name}", case.name) for case in page.cases]
     links += [("checks", "checks"), *([("code", "code")] if page.code or page.code_note else [])]
     return element(
@@ -101,10 +105,10 @@ def _main(page: Page) -> Markup:
 
 
 def _case(case: Case, at: int) -> Markup:
-    first = next((verdict.first for verdict in case.verdicts if verdict.first), None)
+    first, word = next(((each.first, each.word) for each in case.verdicts if each.first), (None, None))
     workload = next((verdict.workload for verdict in case.verdicts), "")
     repeats = next((verdict.deterministic for verdict in case.verdicts), None)
-    at_first = (first.metric, first.step) if first else None
+    at_first = (first.metric, None if word is Word.INCONCLUSIVE else first.step) if first else None
     drawn = curves.of_case(workload, case.runs_a, case.runs_b, case.decisive, at_first, deterministic=repeats)
     times = curves.of_metric(speed.STEP, case.runs_a, case.runs_b)
     return element(
@@ -130,27 +134,29 @@ def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
     yield element("p", name, badge(verdict.word.value), " ", verdict.reason)
     known: list[tuple[str, str]] = []
     if verdict.first:
-        known.append(("first difference", str(verdict.first)))
-        if verdict.word is not Word.INCONCLUSIVE:  # else it may be noise, which means nothing
-            known.append(("which means", verdict.first.means))
+        if verdict.word is Word.INCONCLUSIVE:
+            known.append(("first difference", f"{verdict.first}; it may be noise"))
+        else:  # in noise there are smaller differences before it
+            label = "first difference" if verdict.deterministic else "first clearly apart"
+            known += [(label, str(verdict.first)), ("which may mean", verdict.first.means)]
         if verdict.first.others:
             known.append(("in the same step", listed(verdict.first.others)))
         known += [("may explain it", f"verl's config differs in {each}") for each in verdict.first.config]
-    repeats = {True: "; A repeats itself", False: "; A does not repeat itself", None: ""}[verdict.deterministic]
-    known.append(("how it was decided", f"{verdict.how}{repeats}"))
+    known.append(("how it was decided", verdict.decided))
     known += [("differs", str(each)) for each in verdict.differs]
     known += [("note", note) for note in verdict.notes]
     labels = dict.fromkeys(label for label, _ in known)
     said = {label: [element("dd", text) for each, text in known if each == label] for label in labels}
     yield element("dl", *(joined(element("dt", label), *said[label]) for label in labels))
     if verdict.rows:
-        rows = [
-            [row.summary, f"{row.a:.4g}", f"{row.b:.4g}", f"{row.finding} (margin {row.margin:.2g}, p {row.p:.2g})"]
-            for row in verdict.rows
-        ]
+        rows = []
+        for row in verdict.rows:
+            finding = "not known" if row.finding == "open" else row.finding
+            how_sure = f"{finding} (margin {row.margin:.2g}, p {row.p:.2g})"
+            rows.append([row.summary, f"{row.a:.4g}", f"{row.b:.4g}", how_sure])
         head = ("metric", "A", "B", "finding")
-        caption = f"{verdict.case}: means over {verdict.pairs} pairs"
-        yield details(caption, table(caption, head, rows))
+        caption = f"{verdict.case}: means over {verdict.how}"
+        yield details(caption, table(f"{caption}. {_ROW}", head, rows))
 
 
 def _curves(shown: Sequence[Curve], name: str) -> Markup:
@@ -190,7 +196,7 @@ def _costs(case: Case) -> Markup:
     rows += _memory(case)
     if not rows:
         return element("p", "The runs recorded neither times nor memory.", class_="quiet")
-    caption = "Medians of a step's phases, and the most memory"
+    caption = "Of all runs, not only of the pairs that decided: medians of a step's phases, and the most memory"
     return table(caption, ("", "A", "B", "B / A"), rows)
 
 

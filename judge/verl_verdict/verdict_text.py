@@ -30,13 +30,12 @@ def _case(verdict: Verdict) -> Iterable[str]:
     yield _line(verdict.case, f"{verdict.word.value}: {verdict.reason}")
     if verdict.first:
         yield _line("first", str(verdict.first))
-        yield _line("means", verdict.first.means)
+        yield _line("may mean", verdict.first.means)
         if verdict.first.others:
             yield _line("also", f"in the same step: {listed(verdict.first.others, _SHOWN)}")
         for difference in verdict.first.config[:_SHOWN]:
             yield _line("explains?", f"verl's config differs in {difference}")
-    repeats = {True: "; A repeats itself", False: "; A does not repeat itself", None: ""}[verdict.deterministic]
-    yield _line("how", f"{verdict.how}{repeats}")
+    yield _line("how", verdict.decided)
     for row in verdict.rows:
         yield _line(
             "metric", f"{row.summary}: A {number(row.a)}, B {number(row.b)}, margin {number(row.margin)}, {row.finding}"

@@ -80,6 +80,19 @@ class Verdict:
     pairs_needed: int | None = None
     needs_perturbed: bool = False  # a run of A with perturbed last bits may tell more
 
+    @property
+    def shown(self) -> str:
+        """The evidence in a few words: the metric and its values where they differ, else the reason; and how many runs show it."""
+        if self.word is Word.INCONCLUSIVE:
+            return self.reason
+        return "; ".join(each for each in (str(self.first or self.reason), self.how) if each)
+
+    @property
+    def decided(self) -> str:
+        """How it was decided, and what runs of A with one seed do if that is known."""
+        repeats = {True: "; runs of A with one seed are equal", False: "; runs of A with one seed differ", None: ""}
+        return self.how + repeats[self.deterministic]
+
 
 def worst(found: Iterable[Verdict]) -> Word:
     """The verdict that decides for all cases."""

@@ -75,8 +75,10 @@ class Outcome:
         if not self.verdicts:
             return _passed(self.checks)
         worst = verdicts.worst(self.verdicts)
-        cases = ", ".join(verdict.case for verdict in self.verdicts if verdict.word is worst)
-        return f"{worst.value}: {_MEANING[worst]} ({cases}; {counted(len(self.verdicts), 'case')})"
+        first, *others = (verdict for verdict in self.verdicts if verdict.word is worst)
+        cases = counted(len(self.evidence["begin"]["suite"]["content"]["cases"]), "case")
+        also = f"; also {', '.join(verdict.case for verdict in others)}" if others else ""
+        return f"{worst.value}: {_MEANING[worst]} ({first.case} of {cases}: {first.shown}{also})"
 
 
 def write(outcome: Outcome) -> None:
@@ -272,7 +274,7 @@ def as_markdown(outcome: Outcome) -> str:
         f"cluster {begin['cluster']}, {begin['time']}.",
     ]
     if outcome.verdicts:
-        lines += ["", "| case | verdict | why | first difference |", "| --- | --- | --- | --- |"]
+        lines += ["", "| case | verdict | why | since |", "| --- | --- | --- | --- |"]
     lines += [
         f"| {verdict.case} | **{verdict.word.value}** | {verdict.reason} | {verdict.first or '-'} |"
         for verdict in outcome.verdicts

@@ -53,8 +53,9 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
             found.append(memory.case(a, b, name=case.memory_name))
     except CannotJudge as error:
         return [Verdict(case=case.name, word=Word.INCOMPARABLE, reason=str(error), how="the records cannot be read")]
-    if budget is not None and schedule.spent(evidence) >= budget:
-        found = [_with_budget(verdict, budget) for verdict in found]
+    used_up = budget if budget is not None and schedule.spent(evidence) >= budget else None
+    if used_up is not None or len(sides["B"]) == len(case.seeds):
+        found = [_with_limit(verdict, case, used_up) for verdict in found]
     return found
 
 
@@ -152,10 +153,15 @@ def _why_no_pair(case: Case, evidence: Evidence, budget: int | None) -> str:
     return f"{' and '.join(run.name for run in lacking)} did not run: {why or 'the session ended before'}"
 
 
-def _with_budget(verdict: Verdict, budget: int) -> Verdict:
+def _with_limit(verdict: Verdict, case: Case, budget: int | None) -> Verdict:
+    """With what keeps the session from the pairs that the verdict asks for: the budget, if it is used up, or the case."""
     if verdict.word is not Word.INCONCLUSIVE or not verdict.pairs_needed:
         return verdict
-    return dataclasses.replace(verdict, notes=(*verdict.notes, f"BUDGET={budget} runs are used up"))
+    note = f"BUDGET={budget} runs are used up"
+    if budget is None:
+        pairs = f"pairs: {verdict.pairs + verdict.pairs_needed} for {case.continues or case.name}"
+        note = f"this case may take no more pairs: set {pairs} in your own copy of the suite, and run make verify again"
+    return dataclasses.replace(verdict, notes=(*verdict.notes, note))
 
 
 def _packages(of_nodes: Mapping[str, Any]) -> str:
