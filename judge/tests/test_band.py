@@ -40,7 +40,7 @@ def test_the_band_follows_the_course_and_the_noise_of_its_steps():
     assert min(widths[40:]) > 1.1 * max(widths[:20])
 
 
-@pytest.mark.parametrize("pairs", [3, 4, 6, 8])
+@pytest.mark.parametrize("pairs", [3, 8])
 @pytest.mark.parametrize("tails", [5, 100], ids=["heavy tails", "almost normal"])
 def test_runs_of_the_same_code_leave_it_in_few_sessions(pairs, tails):
     rng, names = generator(pairs), ("actor/entropy", "actor/pg_loss", "critic/score/mean")
@@ -95,10 +95,10 @@ def test_values_without_any_noise_have_a_band_of_their_floor_and_huge_ones_none(
 def test_many_metrics_steps_and_runs_take_one_fit_for_each_run_and_metric(monkeypatch):
     fit, fits = band._middle_and_unit, []
     monkeypatch.setattr(band, "_middle_and_unit", lambda values, floor: fits.append(values.shape) or fit(values, floor))
-    names = [f"val-core/{at}" for at in range(200)]
-    courses = [dict(enumerate(generator(at).normal(size=2000).tolist())) for at in range(32)]
+    names = [f"val-core/{at}" for at in range(50)]
+    courses = [dict(enumerate(generator(at).normal(size=200).tolist())) for at in range(32)]
     sides = [Run(f"r{at}", dict.fromkeys(names, each)) for at, each in enumerate(courses)]
     assert outliers.find(sides[:16], sides[16:], "ppo", DECISIVE["ppo"]) == []
-    assert fits.count((15, 2000)) == 16 * 200
-    assert fits.count((16, 2000)) == 200
-    assert len(fits) == 17 * 200
+    assert fits.count((15, 200)) == 16 * 50
+    assert fits.count((16, 200)) == 50
+    assert len(fits) == 17 * 50

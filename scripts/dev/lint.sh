@@ -13,29 +13,39 @@ cli::begin "$@"
 cd "$REPO_DIR"
 
 LINT_REPORT=build/reports/lint.tap
-LINT_RAN=0
-LINT_FAILED=0
+LINT_NAMES=() LINT_PIDS=() LINT_FAILED=0
+cli::temp_dir LINT_OUTPUT
 
 lint::shell_files() {
   files::ours '*.sh' '*.bash' '*.bats'
   files::ours .ci | while read -r file; do [[ $(head -n 1 "$file") != '#!'*bash ]] || printf '%s\n' "$file"; done
 }
 
-# lint::run NAME FILE... -- COMMAND...: the files follow the command.
+# lint::run NAME FILE... -- COMMAND...: the files follow the command, which runs beside the other linters.
 lint::run() {
-  local name=$1 files=() result=ok
+  local name=$1 files=()
   shift
   while [[ $1 != -- ]]; do
     files+=("$1")
     shift
   done
   shift
-  LINT_RAN=$((LINT_RAN + 1))
-  if ((${#files[@]} == 0)) || ! "$@" "${files[@]}" >&2; then
-    result='not ok'
-    LINT_FAILED=$((LINT_FAILED + 1))
-  fi
-  printf '%s %d %s checked %d files\n' "$result" "$LINT_RAN" "$name" "${#files[@]}" | tee -a "$LINT_REPORT"
+  LINT_NAMES+=("${name} checked ${#files[@]} files")
+  ((${#files[@]})) || set -- false
+  "$@" "${files[@]}" >"${LINT_OUTPUT}/${#LINT_PIDS[@]}" 2>&1 &
+  LINT_PIDS+=("$!")
+}
+
+# lint::report: waits for all linters and reports them in the order in which they began.
+lint::report() {
+  local i result
+  for i in "${!LINT_PIDS[@]}"; do
+    result=ok
+    wait "${LINT_PIDS[i]}" || result='not ok' LINT_FAILED=$((LINT_FAILED + 1))
+    cat "${LINT_OUTPUT}/${i}" >&2
+    printf '%s %d %s\n' "$result" "$((i + 1))" "${LINT_NAMES[i]}" | tee -a "$LINT_REPORT"
+  done
+  printf '1..%d\n' "${#LINT_PIDS[@]}" >>"$LINT_REPORT" # an incomplete report has no plan, and its status says so
 }
 
 # lint::on_all_cores COMMAND FILE...: ten files at a time. For shellcheck, which needs more time than all other linters together.
@@ -65,5 +75,5 @@ lint::run mypy "${typed_files[@]}" -- mypy --no-error-summary
 lint::run import-linter "${typed_files[@]}" -- lint::imports
 mapfile -t workflows < <(files::ours '.github/workflows/*.yml')
 lint::run workflows "${workflows[@]}" -- check-jsonschema --quiet --builtin-schema vendor.github-workflows
-printf '1..%d\n' "$LINT_RAN" >>"$LINT_REPORT" # an incomplete report has no plan, and its status says so
-((LINT_FAILED == 0)) || cli::die 1 "${LINT_FAILED} of ${LINT_RAN} linters failed; their lines are above."
+lint::report
+((LINT_FAILED == 0)) || cli::die 1 "${LINT_FAILED} of ${#LINT_PIDS[@]} linters failed; their lines are above."

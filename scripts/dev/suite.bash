@@ -2,19 +2,18 @@
 # shellcheck shell=bash
 
 REPORTS=build/reports
-PARALLEL=(--jobs "$(nproc)" --no-parallelize-within-files)
-WITHIN_FILE=(--jobs "$(nproc)") # for a suite of one file
-SLOW_JOBS=$(($(nproc) * 2))     # of the slow unit tests, which wait a third of their time
+JOBS=$(($(nproc) * 2)) # of tests that start processes: they wait a third of their time
+PARALLEL=(--jobs "$JOBS" --no-parallelize-within-files)
 
 suite::lint() { scripts/dev/lint.sh; }
 suite::unit() { suite::_bats unit unit "${PARALLEL[@]}" --filter-tags '!slow'; }
-suite::unit-slow() { suite::_bats unit unit-slow --jobs "$SLOW_JOBS" --no-parallelize-within-files --filter-tags slow; }
-suite::contract() { suite::_bats contract contract "${WITHIN_FILE[@]}"; }
+suite::unit-slow() { suite::_bats unit unit-slow "${PARALLEL[@]}" --filter-tags slow; }
+suite::contract() { suite::_bats contract contract --jobs "$JOBS"; } # one file
 suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
 suite::container() { suite::_bats container container; } # one cluster at a time, in this suite and in the next two
 suite::platforms() { suite::_bats platforms platforms; }
 suite::py() { suite::_pytest py -m 'not slow'; }
-suite::py-slow() { suite::_pytest py-slow -m slow --numprocesses "$SLOW_JOBS"; }
+suite::py-slow() { suite::_pytest py-slow -m slow --numprocesses "$JOBS"; }
 suite::faults() {
   rm -f -- "${REPORTS}/reliability.jsonl"
   suite::_bats faults faults
