@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from verl_regress.plan.reward_fn import Function
 # Text that Hydra and OmegaConf add to their messages, for readers of their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
 _SHOWN = 3
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
 _COUNTS = tuple(f"trainer.{name}" for name in ("total_training_steps", "total_epochs", "nnodes", "n_gpus_per_node"))
 
 
@@ -40,6 +41,22 @@ class Composed:
     text: str
     devices: Devices
     reward: Function | None
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """verl's config as plain data."""
+        config: dict[str, Any] = yaml.load(self.text, Loader=_LOADER) or {}
+        return config
+
+    def origin_of(self, key: str) -> str | None:
+        """The layer that set the value at a key, or what is around it; None: it is verl's own."""
+        while key and key not in self._origins:
+            key = key.rpartition(".")[0]
+        return self._origins.get(key)
+
+    @cached_property
+    def _origins(self) -> dict[str, str]:
+        return {override.parts()[1]: override.origin for override in self.overrides}
 
 
 def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Sequence[Override]) -> Composed:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -41,7 +39,6 @@ _RUN_BY = (
 )  # fmt: skip
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
 _HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
 _MODEL, DATA, _REWARD = "model sha256", "data sha256", "reward_fn sha256"  # facts of the judge
 
 
@@ -79,10 +76,7 @@ def find(
 
     Raises BadInput for one that the user named and that is relative or missing, and for one that runs and is another user's.
     """
-    origins = {override.parts()[1]: override.origin for override in composed.overrides}
-    leaves = [
-        (key, text, _origin(key, origins)) for key, text in _texts(yaml.load(composed.text, Loader=_LOADER)) if text
-    ]
+    leaves = [(key, text, composed.origin_of(key)) for key, text in _texts(composed.config) if text]
     found: dict[Path, Input] = {}
     for key, text, origin in sorted(leaves, key=lambda leaf: leaf[2] is None):  # what a user named comes first
         one = _input(root, environment, key, text, origin)
@@ -171,13 +165,6 @@ def _need(root: SharedRoot, one: Input, own: Iterable[Path | None]) -> None:
             need_own(one.path, f"The model {shown(str(one.path))}", "or make one of your own under another name")
         else:
             need_own(one.path, one.named, "or name one of your own")
-
-
-def _origin(key: str, origins: Mapping[str, str]) -> str | None:
-    """The layer that set the value at a key, or what is around it."""
-    while key and key not in origins:
-        key = key.rpartition(".")[0]
-    return origins.get(key)
 
 
 def _cached(environment: Environment, repo: str) -> Path:

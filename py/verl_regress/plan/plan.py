@@ -15,7 +15,7 @@ from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.owner import need_own, trusted_uids
-from verl_regress.plan import inputs, reward_fn
+from verl_regress.plan import inputs, ray_init, reward_fn
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.inputs import Input
@@ -180,6 +180,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     reward_file = reward_fn.check_function(
         root, composed.reward, paths.reward_fn, request.spec.origin, composed.overrides
     )
+    ray_init.check(composed, environment)
     caches = tuple(inputs.caches(root, environment))
     code_dirs = tuple(dict.fromkeys(_python_path(root, environment, code)))
     own = (reward_file, request.attempt.checkpoint if request.attempt is not None else None)

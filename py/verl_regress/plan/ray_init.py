@@ -1,0 +1,51 @@
+"""What a job's own `ray.init` refuses, because its cluster runs already and Ray has the job's variables.
+
+Read in Ray 2.60 (ray/_private/worker.py: init; ray/runtime_env/runtime_env.py: _merge_runtime_env).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from verl_regress.base.errors import BadInput, shown
+from verl_regress.plan.compose import Composed
+from verl_regress.plan.environment import Environment
+
+_KEY = "ray_kwargs.ray_init"  # of verl's config: the arguments of ray.init
+# Arguments for a new cluster: refused unless they are null, or unless they are empty.
+_UNLESS_NULL = ("num_cpus", "num_gpus", "resources", "labels", "object_store_memory", "_node_name")
+_UNLESS_EMPTY = ("local_mode", "_system_config", "_enable_object_reconstruction")
+
+
+def check(composed: Composed, environment: Environment) -> None:
+    """Raise BadInput for an argument that needs a new cluster, and for a variable that the job has, too."""
+    given = _mapping(_mapping(composed.config.get("ray_kwargs")).get("ray_init"))
+    for name in (*_UNLESS_NULL, *_UNLESS_EMPTY):
+        value = given.get(name)
+        if value if name in _UNLESS_EMPTY else value is not None:
+            raise BadInput(
+                f"{_named(composed, name, value)} is refused: Ray takes it for a new cluster only, and the job's cluster runs already; leave it out."
+            )
+    if given.get("address") not in (None, "auto"):
+        raise BadInput(
+            f"{_named(composed, 'address', given['address'])} is refused: the job finds its cluster by itself; leave it out."
+        )
+    if environment.variables.get("RAY_OVERRIDE_JOB_RUNTIME_ENV") == "1":
+        return  # then Ray takes what ray.init says
+    variables = _mapping(_mapping(given.get("runtime_env")).get("env_vars"))
+    both = next((name for name in variables if name in environment.runtime_env()["env_vars"]), None)
+    if both is not None:
+        raise BadInput(
+            f"{_named(composed, f'runtime_env.env_vars.{both}', variables[both])} is refused: the job has this variable, too "
+            f"(from {environment.origins.get(both, 'verl-regress')}), and Ray takes none from both; leave it out, and write it under env_vars of the JobSpec."
+        )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _named(composed: Composed, name: str, value: Any) -> str:
+    origin = composed.origin_of(f"{_KEY}.{name}") or "verl's config"
+    return f"{_KEY}.{name}={shown(str(value), 80)} (from {origin})"
