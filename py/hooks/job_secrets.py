@@ -18,7 +18,7 @@ import ray_private
 from redaction import Redactor
 
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
-JOB_UIDS = "VERL_REGRESS_JOB_UIDS"  # numbers: who submitted the job
+JOB_UIDS = "VERL_REGRESS_JOB_UIDS"  # as verl_regress/base/trust.py has it: who submitted the job
 
 held: dict[str, str] = {}  # the job's secrets, in its processes
 
@@ -43,7 +43,7 @@ def read(path: str) -> dict[str, str]:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as stream:  # noqa: PTH123 - every process would pay for pathlib
             uid = os.fstat(stream.fileno()).st_uid
-            if uid not in (0, os.geteuid(), *map(int, os.environ.get(JOB_UIDS, "").split())):
+            if str(uid) not in ("0", str(os.geteuid()), *os.environ.get(JOB_UIDS, "").split()):
                 raise RuntimeError(f"the job's secrets in {path} belong to user {uid}, who did not submit the job")
             return {str(name): str(value) for name, value in json.load(stream).items()}
     except (OSError, ValueError) as error:

@@ -31,6 +31,8 @@ env::load_knobs() {
   for knob in "${KNOB_NAMES[@]}"; do env::_set_if_unset "$knob" "${KNOB_DEFAULT[$knob]}" env/defaults.env; done
   knob::check "${KNOB_NAMES[@]}"
   for knob in "${KNOB_NAMES[@]}"; do env::_resolve_path "$knob"; done
+  [[ $TRUSTED_UIDS != *group* || -n $SHARED_GROUP ]] ||
+    cli::die 2 "TRUSTED_UIDS=${TRUSTED_UIDS} (from ${ENV_ORIGIN[TRUSTED_UIDS]}) means the members of SHARED_GROUP, which is empty: set it too, or name the users by number."
   export "${KNOB_NAMES[@]?}"
   # The first line of a profile's file may have more words than its name.
   IFS= read -r PROFILE_TITLE <"env/${PROFILE}.env" || true

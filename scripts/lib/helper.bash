@@ -2,33 +2,35 @@
 # job keeps the version that it started with.
 # shellcheck shell=bash
 
-# What a node runs of the helper must be this user's, root's or that of one of TRUSTED_UIDS, and nobody else may change it, because it
-# gets the secrets of jobs (base/owner.py says which groups may). A plain sh there gets the helper's directory, TRUSTED_UIDS, and the
-# command that it becomes; it exits with 77 if the command must not run. A link is checked itself. The command finds TRUSTED_UIDS in its
-# environment.
+# What a node runs of the helper follows the rule of base/trust.py, because it gets the secrets of jobs. A plain sh there gets the helper's
+# directory, whom we trust, and the command that it becomes; it exits with 77 if another user can change the directory. The command finds
+# whom we trust in its environment.
 readonly HELPER_FOREIGN=77
 # shellcheck disable=SC2016  # expanded on the node
 readonly HELPER_GUARD='
   umask g-w,o-w
   refuse() { printf "error   %s %s, and what is there would run as you: %s, or use another SHARED_ROOT.\n" "$@" >&2; exit 77; }
   stat -c "%u %g %A %a %n" "$0" "${0%/*}" "${0%/*}"/packages-* 2>/dev/null | while read -r uid gid letters mode path; do
-    case " $(id -u) 0 $1 " in
-      *" $uid "*) ;;
-      *) refuse "$path" "belongs to user $uid" "set TRUSTED_UIDS=$uid if you trust that user" ;;
-    esac
-    who=
+    is_ours() { case " 0 $(id -u) $2 " in *" $1 "* | *" :$gid "*) ;; *) false ;; esac }
+    is_ours "$uid" "$1" || refuse "$path" "belongs to user $uid" "set TRUSTED_UIDS=$uid if you trust that user"
     case $letters in
-      l* | *[tT]) ;;
-      ????????w?) who="every user" ;;
-      ?????w????) [ "$gid" = 0 ] || [ "$gid" = "$uid" ] || who="the group $gid" ;;
+      l* | *[tT] | ?????[!w]??[!w]?) continue ;; # a link, a sticky directory, or only its owner writes
+      ????????[!w]?) if is_ours "$gid" "$1"; then continue; fi ;;
     esac
-    [ -z "$who" ] || refuse "$path" "can be changed by $who (mode 0$mode)" "type \"chmod -R go-w ${0%/*}\""
+    refuse "$path" "can be changed by others (group $gid, mode 0$mode)" "type \"chmod -R go-w ${0%/*}\""
   done || exit
   VERL_REGRESS_TRUSTED_UIDS=$1; export VERL_REGRESS_TRUSTED_UIDS
   shift; exec "$@"'
 
 # helper::_exec VERB NODE COMMAND...: runs the command there by node::VERB, unless the helper's directory is another user's.
-helper::_exec() { "node::$1" "$2" sh -c "$HELPER_GUARD" "$(helper::dir)" "$TRUSTED_UIDS" "${@:3}"; }
+helper::_exec() { "node::$1" "$2" sh -c "$HELPER_GUARD" "$(helper::dir)" "$(helper::_trusted)" "${@:3}"; }
+
+# helper::_trusted: TRUSTED_UIDS as base/trust.py reads it: `group` is a colon and SHARED_GROUP, as the nodes know it.
+helper::_trusted() {
+  local group=''
+  [[ $TRUSTED_UIDS != *group* ]] || group=:$(nodes::shared_group)
+  printf '%s\n' "${TRUSTED_UIDS/group/$group}"
+}
 
 # What the nodes get of this checkout: the helper, with the hooks of job processes, the judge, and the rehearsal.
 readonly HELPER_PARTS=(py judge/verl_verdict rehearsal/verl_rehearsal)
@@ -67,7 +69,7 @@ helper::read() {
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
     cli::die 1 "No node can be reached, and this host has no Python 3.10 or later to read ${root} with: install it, or bring the cluster up with 'make up'."
   # The containers run as RUN_AS or the owner of WORKDIR, so the jobs are that user's, also if root asks.
-  VERL_REGRESS_TRUSTED_UIDS="${TRUSTED_UIDS} ${RUN_AS%%:*} $(stat -c %u -- "$WORKDIR" 2>/dev/null || true)" \
+  VERL_REGRESS_TRUSTED_UIDS="$(helper::_trusted) ${RUN_AS%%:*} $(stat -c %u -- "$WORKDIR" 2>/dev/null || true)" \
     python3 -B "${REPO_DIR}/py/run.py" --shared-root "$root" "${OWNER_WORDS[@]}" --no-ray "$@"
 }
 

@@ -3,13 +3,9 @@
 import io
 import json
 import os
-import stat
 import sys
-from pathlib import Path
 
 import pytest
-
-from verl_regress.base.owner import foreign
 
 ALICE = ("--owner=alice:00000000000000aa", "--owner-workdir=/home/a/work dir")
 BOB = "--owner=bob:00000000000000bb"
@@ -101,33 +97,3 @@ def test_status_without_ray_reads_the_files_and_changes_nothing(run, make_job, r
     assert (outcome.status, outcome.created, ray.seen) == (0, [], [])
     assert "Ray was not asked: this is what the jobs' own files say" in outcome.out
     assert "done  codeA  SUCCEEDED" in outcome.out
-
-
-@pytest.mark.parametrize(
-    ("mode", "uid", "gid", "who"),
-    [
-        (stat.S_IFREG | 0o644, 1001, 42000, None),
-        (stat.S_IFREG | 0o666, 1001, 1001, "every user (mode 0666)"),
-        (stat.S_IFREG | 0o622, 0, 0, "every user (mode 0622)"),
-        (stat.S_IFREG | 0o664, 1001, 42000, "the group 42000 (mode 0664)"),
-        (stat.S_IFREG | 0o664, 1001, 1001, None),  # the user's own group
-        (stat.S_IFREG | 0o664, 1001, 0, None),  # root's
-        (stat.S_IFREG | 0o664, 0, 100, "the group 100 (mode 0664)"),
-        (stat.S_IFREG | 0o1664, 1001, 100, "the group 100 (mode 1664)"),  # sticky means something only for a directory
-        (stat.S_IFDIR | 0o755, 1001, 42000, None),
-        (stat.S_IFDIR | 0o777, 1001, 1001, "every user (mode 0777)"),
-        (stat.S_IFDIR | 0o2775, 1001, 42000, "the group 42000 (mode 2775)"),
-        (stat.S_IFDIR | 0o2775, 1001, 1001, None),
-        (stat.S_IFDIR | 0o1777, 0, 0, None),  # as common/ and user/ are without SHARED_GROUP
-        (stat.S_IFDIR | 0o3775, 1001, 42000, None),  # … and with it
-        (stat.S_IFLNK | 0o777, 1001, 42000, None),
-        (stat.S_IFCHR | 0o666, 0, 0, None),
-    ],
-)
-@pytest.mark.parametrize("us", [0, 1001])
-def test_who_else_can_change_a_file_or_a_directory_by_its_mode(mode, uid, gid, who, us, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: us)
-    found = foreign(Path("/nowhere/a file"), os.stat_result((mode, 1, 1, 1, uid, gid, 0, 0, 0, 0)), [uid])
-    assert (found and found.why) == (who and f"can be changed by {who}")
-    types = "type" if us in (0, uid) else f"ask user {uid} to type"
-    assert found is None or found.cure == f"{types} 'chmod go-w '/nowhere/a file''"

@@ -26,7 +26,7 @@ def found(shared, config, *named):
     environment = Environment({"HF_HOME": str(shared.hf)}, {}, frozenset(), ())
     overrides = tuple(Override(f"{key}=x", "OVERRIDES") for key in named)
     composed = Composed(overrides, (), yaml.safe_dump(config), Devices("GPU", 1), None)
-    return inputs.find(shared, environment, JobDir(shared.jobs / "me"), composed, ())
+    return inputs.find(shared, environment, JobDir(shared.jobs / "me"), composed)
 
 
 def leaves(node, above=""):

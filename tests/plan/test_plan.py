@@ -228,21 +228,20 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
                 "path": str(path),
                 "origin": origin,
                 "fact": fact,
-                "runs": runs,
                 "needed": True,
                 "outside": False,
                 "sha256": None,
             }
-            for key, path, origin, fact, runs in (
-                ("data.train_files", shared.datasets / "sums" / "train.parquet", "verl-regress", "data sha256", False),
-                ("data.val_files", shared.datasets / "sums" / "test.parquet", "verl-regress", "data sha256", False),
-                ("actor_rollout_ref.model.path", shared.models / "tiny", "verl-regress", "model sha256", True),
-                ("reward.custom_reward_function.path", user_reward, "ppo.yaml", "reward_fn sha256", True),
+            for key, path, origin, fact in (
+                ("data.train_files", shared.datasets / "sums" / "train.parquet", "verl-regress", "data sha256"),
+                ("data.val_files", shared.datasets / "sums" / "test.parquet", "verl-regress", "data sha256"),
+                ("actor_rollout_ref.model.path", shared.models / "tiny", "verl-regress", "model sha256"),
+                ("reward.custom_reward_function.path", user_reward, "ppo.yaml", "reward_fn sha256"),
             )
         ],
         "code_dirs": [],
         "caches": [f"{shared.path}/hf"],
-        "trusted_uids": sorted({0, os.geteuid(), 1001, 1002}),
+        "trusted_uids": sorted({"0", str(os.geteuid()), "1001", "1002"}),
         "job_dir": str(shared.jobs / "me"),
         "address": "http://ray:1",
         "entrypoint": f"python3 {HELPER}/py/run.py launch {shared.jobs}/me",

@@ -143,7 +143,7 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
     monkeypatch.delenv("PYTHONPATH", raising=False)
     # Real snapshots, and composing against them, are in the container tests.
     monkeypatch.setattr(plan, "compose", as_said)
-    monkeypatch.setattr(plan, "trusted_uids", lambda: [0, 1000])
+    monkeypatch.setattr(plan, "trusted", lambda: ["0", "1000"])
     printed = run_in(
         checkout,
         'printf "%s\\n" "$RAY_BASE_CONFIG" "$PROFILE" "$MODEL" "$DATASET" "$CODE_ID" "$CLUSTER_NAME"',

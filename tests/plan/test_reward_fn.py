@@ -172,13 +172,13 @@ def test_a_reward_function_that_another_user_can_change_is_refused(with_reward, 
     assert with_reward(GOOD).status == 0
     os.chown(home / foreign, 4242, 4242, follow_symlinks=False)
     why = (
-        f"because {home / foreign} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust that user, "
-        "or name a file in a folder of your own under ${shared_root}/user/code."
+        f"because {home / foreign} belongs to user 4242, and what is there decides what your job does: set TRUSTED_UIDS=4242 if you trust that user, "
+        "or name one of your own."
     )
     name = "link.py" if foreign == "link.py" else "r.py"
     spec = f"{SPEC}reward_fn_path: ${{shared_root}}/user/code/{name}\n"
     assert submit("--dry-run", spec=spec).is_refusal(
-        f"reward_fn_path={home}/{name} (from my/ppo.yaml) is refused, {why}"
+        f"reward.custom_reward_function.path={home}/{name} (from my/ppo.yaml) is refused, {why}"
     )
     assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path={home}/{name}").is_refusal(
         f"reward.custom_reward_function.path={home}/{name} (from OVERRIDES) is refused, {why}"
@@ -208,6 +208,6 @@ def test_a_reward_function_whose_mode_lets_others_change_it_is_refused(with_rewa
     assert submit("--dry-run", spec=spec).status == 0
     (home / part).chmod(mode)
     assert submit("--dry-run", spec=spec).is_refusal(
-        f"reward_fn_path={path} (from my/ppo.yaml) is refused, because {home / part} can be changed by every user (mode {mode:04o}), and what is "
-        f"there would run as you: type 'chmod {cure} {home / part}', or name a file in a folder of your own under ${{shared_root}}/user/code."
+        f"reward.custom_reward_function.path={path} (from my/ppo.yaml) is refused, because {home / part} can be changed by every user (mode "
+        f"{mode:04o}), and what is there decides what your job does: type 'chmod {cure} {home / part}', or name one of your own."
     )

@@ -201,7 +201,8 @@ def test_a_file_of_another_user_in_the_cache_is_refused_unless_that_user_is_trus
     blob = write(root.path / "hf/blobs/b10b", "")
     os.chown(blob, 4242, 4242)
     assert refusal(root, "hub:org/name") == (
-        f"{blob} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust that user, or remove it."
+        f"MODEL_SOURCE=hub:org/name is refused, because {root.path}/hf/snapshots/sha-of-None/config.json belongs to user 4242, and what is there decides what "
+        "your job does: set TRUSTED_UIDS=4242 if you trust that user, or remove it."
     )
     assert not (root.models / "name").exists()
     shutil.rmtree(root.path / "hf" / "snapshots")

@@ -12,7 +12,7 @@ import pytest
 from streams import special, state_of, tar
 from wording import said
 
-from verl_regress.base import owner
+from verl_regress.base import trust
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import SharedRoot
 from verl_regress.store import snapshot
@@ -121,14 +121,14 @@ def test_a_job_refuses_a_snapshot_that_became_another_users(root, monkeypatch, p
     record, target = make(root), root.snapshots / "codeA"
     path = next(target.glob(part)) if part else target
     snapshot.need_whole(target, record, "codeA", trusted=[])
-    foreign_of = owner.foreign
+    foreign_of = trust.foreign
     theirs = {path, *path.rglob("*")}
 
     def foreign(path, found, *more):
         theirs_now = os.stat_result((*found[:4], 4242, *found[5:])) if path in theirs else found
         return foreign_of(path, theirs_now, *more)
 
-    monkeypatch.setattr(owner, "foreign", foreign)
+    monkeypatch.setattr(trust, "foreign", foreign)
 
     def refused(**options):
         with pytest.raises(BadInput) as caught:
@@ -136,14 +136,14 @@ def test_a_job_refuses_a_snapshot_that_became_another_users(root, monkeypatch, p
         return str(caught.value)
 
     sentence = (
-        f"The snapshot codeA is refused, because {path} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you "
+        f"The snapshot codeA is refused, because {path} belongs to user 4242, and what is there decides what your job does: set TRUSTED_UIDS=4242 if you "
         "trust that user, or make a snapshot of your own under another CODE_ID, and submit the job again."
     )
     assert (refused(), refused(trusted=[4243])) == (sentence, sentence)
     for use in (lambda: snapshot.find(root, "codeA", "pypi:0.7.1", "0.7.1"), lambda: make(root)):
         with pytest.raises(BadInput, match=f"^CODE_ID=codeA is refused, because {path} belongs to user 4242"):
             use()
-    snapshot.need_whole(target, record, "codeA", trusted=[4243, 4242])
+    snapshot.need_whole(target, record, "codeA", trusted=["4243", "4242"])
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
     snapshot.need_whole(target, record, "codeA")  # for a session: the knob as it is now
     assert refused(trusted=[]) == sentence  # for a job: as it was when the job was submitted
@@ -357,6 +357,6 @@ def test_a_snapshot_whose_mode_lets_others_change_it_is_refused(root, open_):
     with pytest.raises(BadInput) as caught:
         snapshot.need_whole(target, record, "The snapshot codeA")
     assert str(caught.value) == (
-        f"The snapshot codeA is refused, because {path} can be changed by every user (mode {mode:04o}), and what is there would run as you: "
+        f"The snapshot codeA is refused, because {path} can be changed by every user (mode {mode:04o}), and what is there decides what your job does: "
         f"type 'chmod -R go-w {target}', or make a snapshot of your own under another CODE_ID."
     )

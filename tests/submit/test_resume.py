@@ -127,12 +127,15 @@ def test_a_resume_of_a_retry_that_saved_nothing_continues_from_the_attempt_befor
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_root_resumes_from_the_checkpoint_of_the_user_whose_job_it_is(ended, run):
-    """It is the job's own: only one that is named by hand is checked for its owner."""
+def test_a_checkpoint_that_another_user_put_into_the_job_is_not_resumed(ended, run, monkeypatch):
     job = ended("--overrides=trainer.total_training_steps=6")
     checkpoint = write_checkpoint(job, 2, latest=2)
-    for path in (checkpoint, *checkpoint.rglob("*")):
-        os.chown(path, 4242, 4242)
+    os.chown(theirs := next(path for path in checkpoint.rglob("*") if path.is_file()), 4242, 4242)
+    assert run("resume", "me").is_refusal(
+        f"JOB=me is refused, because {theirs} belongs to user 4242, and what is there decides what your job does: set TRUSTED_UIDS=4242 if you "
+        "trust that user, or submit a job of your own."
+    )
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
     assert run("resume", "me").out == "me.a2\n"
 
 

@@ -549,7 +549,7 @@ def test_ray_tells_the_launcher_whose_the_directory_of_the_job_is(submit, sdk, s
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "1002 1001")
     assert "VERL_REGRESS_JOB_UIDS" not in submit("--dry-run").out
     assert submit("--submission-id=me").status == 0
-    uids = " ".join(map(str, sorted({0, os.geteuid(), 1001, 1002})))
+    uids = " ".join(sorted({"0", str(os.geteuid()), "1001", "1002"}))
     assert sdk.submitted[0]["runtime_env"]["env_vars"]["VERL_REGRESS_JOB_UIDS"] == uids
     said = f"{SPEC}env_vars: {{VERL_REGRESS_JOB_UIDS: '4242'}}\n"
     assert submit(spec=said).is_refusal(
@@ -557,11 +557,11 @@ def test_ray_tells_the_launcher_whose_the_directory_of_the_job_is(submit, sdk, s
     )
 
 
-def of_another(what, path, cure):
-    """The refusal of code that would run, because of a path of user 4242."""
+def of_another(what, path, cure, uid=4242):
+    """The refusal of what a job reads, because of a path of another user."""
     return (
-        f"{what} is refused, because {path} belongs to user 4242, and what is there would run as you: set TRUSTED_UIDS=4242 if you trust that "
-        f"user, or {cure}."
+        f"{what} is refused, because {path} belongs to user {uid}, and what is there decides what your job does: set TRUSTED_UIDS={uid} if you "
+        f"trust that user, or {cure}."
     )
 
 
@@ -592,6 +592,8 @@ def test_a_job_directory_may_be_of_the_servers_user_or_of_one_that_root_resumes(
     assert submit("--submission-id=me").status == 0
     ray.knows({"submission_id": "me", "status": "FAILED"})
     job.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
+    assert run("retry", "me").is_refusal(of_another("JOB=me", job.path, "submit a job of your own", uid=1001))
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "1001")
     assert run("retry", "me").status == 0
     sent = [each["runtime_env"]["env_vars"]["VERL_REGRESS_JOB_UIDS"] for each in sdk.submitted]
     assert sent == ["0 65534", "0 1001 65534"]
@@ -631,7 +633,7 @@ def test_a_folder_on_pythonpath_whose_mode_lets_others_change_it_is_refused(subm
     cure = f"chmod go-w {part}" if open_ == "link.py" else f"chmod -R go-w {folder}"
     assert submit(spec=spec).is_refusal(
         f"PYTHONPATH={folder} (from my/ppo.yaml) is refused, because {part} can be changed by every user (mode {mode:04o}), and what is there "
-        f"would run as you: type '{cure}', or name a folder of your own."
+        f"decides what your job does: type '{cure}', or name a folder of your own."
     )
     folder.chmod(0o1777)
     part.chmod(0o1777 if part.is_dir() else 0o644)
@@ -652,24 +654,6 @@ def test_a_snapshot_that_another_user_can_change_is_refused(submit, shared, args
     assert submit(*args, spec=spec).is_refusal(
         of_another(f"CODE_ID=codeB (from {origin})", theirs, "make a snapshot of your own under another CODE_ID")
     )
-
-
-def that_run(job):
-    """The inputs that run, which the launcher checks again."""
-    return [each["path"] for each in read(job / "config" / "resolved.json")["inputs"] if each["runs"]]
-
-
-@pytest.mark.slow
-@as_root
-def test_a_model_that_another_user_can_change_is_refused(submit, shared):
-    theirs = write(shared.models / "tiny" / "modeling.py", "")
-    os.chown(theirs, 4242, 4242)
-    assert submit().is_refusal(
-        of_another(f"The model {shared.models}/tiny", theirs, "make one of your own under another name")
-    )
-    os.chown(theirs, 0, 0)
-    assert submit("--submission-id=on").status == 0
-    assert that_run(shared.jobs / "on") == [f"{shared.models}/tiny"]
 
 
 @pytest.mark.slow
@@ -699,46 +683,56 @@ def test_a_cache_of_hugging_face_that_another_user_can_change_is_refused(
 @pytest.mark.parametrize(
     ("key", "name", "theirs"),
     [
-        ("data.custom_cls.path", "data.py", "data.py"),
+        ("data.val_files", "rows.parquet", "rows.parquet"),
+        ("data.train_files", "rows", "rows/part.parquet"),
+        ("data.custom_cls.path", "data.py", "helper.py"),
         ("data.sampler.class_path", "sampler.py", "__pycache__/sampler.cpython-311.pyc"),
-        ("reward.reward_manager.module.path", "manager.pyc", "manager.pyc"),
-        ("actor_rollout_ref.rollout.multi_turn.function_tool_path", "tools.py", "tools.py"),
+        ("actor_rollout_ref.model.path", "model", "model/modeling.py"),
+        ("actor_rollout_ref.model.tokenizer_path", "tokenizer", "tokenizer/tokenizer.json"),
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path", "tools.yaml", "tools.yaml"),
-        ("actor_rollout_ref.rollout.agent.agent_loop_config_path", "agent.json", "agent.json"),
         ("trainer.resume_from_path", "global_step_4", "global_step_4/actor/model_world_size_1_rank_0.pt"),
-        ("actor_rollout_ref.actor.megatron.dist_checkpointing_path", "mcore", "mcore/.metadata"),
         ("actor_rollout_ref.rollout.skip.rollout_tq.dump_dir", "dump", "dump/e_p/GBS8_N1_in8_out8/1/0/tq_batch.pt"),
+        ("actor_rollout_ref.rollout.any.next_config_path", "router.yaml", "router.yaml"),
     ],
 )
-def test_code_that_verls_config_names_is_refused_if_another_user_can_change_it(submit, shared, key, name, theirs):
-    """Before: only a reward function, PYTHONPATH and models were checked."""
-    place, part = shared.user_code / "mine" / name, write(shared.user_code / "mine" / theirs, "")
+def test_what_verls_config_names_is_refused_if_another_user_can_change_it(
+    submit, shared, monkeypatch, key, name, theirs
+):
+    """Whatever its key. `TRUSTED_UIDS=group` trusts what is of SHARED_GROUP, and the refusal says so."""
+    mine = shared.user_code / "mine"
+    place, part = mine / name, write(mine / theirs, "")
     if not place.exists():
-        write(place, "")
+        write(place, "import helper\n")
+    write(mine / "model" / "config.json", "{}")
     said = f"--overrides=++{key}={place}"
     assert submit("--submission-id=me", said).status == 0
-    assert str(place) in that_run(shared.jobs / "me")
+    listed = [each["path"] for each in read(shared.jobs / "me" / "config" / "resolved.json")["inputs"]]
+    assert str(place) in listed
     os.chown(part, 4242, 4242)
-    assert submit(said).is_refusal(of_another(f"{key}={place} (from OVERRIDES)", part, "name one of your own"))
-    rows = write(part.with_suffix(".json"), "")
-    os.chown(rows, 4242, 4242)
-    assert submit("--dry-run", f"--overrides=++data.val_files={rows}").status == 0
+    named = f"{key}={place} (from OVERRIDES)"
+    if theirs == "helper.py":
+        named = f"{key}={part} (from an import in {place})"
+    assert submit(said).is_refusal(of_another(named, part, "name one of your own"))
+    os.chown(part, 4242, 42000)
+    group = "TRUSTED_UIDS=group if you trust all of SHARED_GROUP, or name one of your own"
+    assert submit(said).is_refusal(of_another(named, part, group))
+    monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", ":42000")
+    assert submit("--submission-id=again", said).status == 0
+    assert ":42000" in read(shared.jobs / "again" / "config" / "resolved.json")["trusted_uids"]
 
 
 @pytest.mark.slow
 @as_root
 @pytest.mark.parametrize(("cache", "env_vars"), [("hf/hub", ""), ("user/code/hub", "env_vars: {HF_HUB_CACHE: HERE}\n")])
-def test_the_code_of_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit, shared, cache, env_vars):
-    """Before: only a model that was named by a path was."""
+def test_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit, shared, cache, env_vars):
     model = shared.path / cache / "models--org--name"
     submit = functools.partial(submit, spec=SPEC + env_vars.replace("HERE", str(shared.path / cache)))
     theirs = write(model / "snapshots" / "abc" / "modeling.py", "")
     os.chown(theirs, 4242, 4242)
-    named = "--overrides=actor_rollout_ref.model.path=org/"
-    assert submit("--dry-run", f"{named}other").status == 0
-    assert submit(f"{named}name").is_refusal(
-        of_another(f"The model {model}", theirs, "make one of your own under another name")
+    key = "actor_rollout_ref.model.path"
+    assert submit("--dry-run", f"--overrides={key}=org/other").status == 0
+    assert submit(f"--overrides={key}=org/name").is_refusal(
+        of_another(f"{key}={model} (from OVERRIDES)", theirs, "name one of your own")
     )
     os.chown(theirs, 0, 0)
-    assert submit("--submission-id=on", f"{named}name").status == 0
-    assert that_run(shared.jobs / "on") == [str(model), f"{shared.models}/tiny"]
+    assert submit("--dry-run", f"--overrides={key}=org/name").status == 0

@@ -9,7 +9,7 @@ import types
 import pytest
 from shared_fixtures import record, write
 
-from verl_regress.base import owner
+from verl_regress.base import trust
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_private
@@ -122,20 +122,20 @@ def test_a_snapshot_that_was_changed_or_replaced(trained):
 def test_a_snapshot_that_became_another_users(trained, monkeypatch):
     """Before: its bytecode, which no hash covers, had to belong to its new owner."""
     trained.reports()
-    foreign_of = owner.foreign
+    foreign_of = trust.foreign
     theirs = {trained.code_path, write(trained.code_path / "verl" / "__pycache__" / "planted.pyc", "")}
 
     def foreign(path, found, *more):
         theirs_now = os.stat_result((*found[:4], 4242, *found[5:])) if path in theirs else found
         return foreign_of(path, theirs_now, *more)
 
-    monkeypatch.setattr(owner, "foreign", foreign)
+    monkeypatch.setattr(trust, "foreign", foreign)
     trained.plan["trusted_uids"] = []
     assert trained.check() == (
-        f"The snapshot codeA is refused, because {trained.code_path} belongs to user 4242, and what is there would run as you: set "
+        f"The snapshot codeA is refused, because {trained.code_path} belongs to user 4242, and what is there decides what your job does: set "
         "TRUSTED_UIDS=4242 if you trust that user, or make a snapshot of your own under another CODE_ID."
     )
-    trained.plan["trusted_uids"] = [4242]
+    trained.plan["trusted_uids"] = ["4242"]
     assert trained.check() is None
 
 

@@ -459,10 +459,10 @@ def test_a_job_directory_that_another_user_put_there_is_not_run(launched, monkey
     monkeypatch.setenv("VERL_REGRESS_JOB_UIDS", "0 1001")
     place = launched.job.config
     launched.start("print('trained')", before=lambda: os.chown(place, 4242, 4242))
-    assert launched.finish() == (1, b"")
+    assert launched.finish() == (2, b"")
     assert (launched.log, launched.ended) == (b"", None)
     assert launched.err.read_text() == (
-        f"error   {place} is refused, because it belongs to user 4242, and what is there would run as you: "
+        f"error   {place}/resolved.json is refused, because {place} belongs to user 4242, and what is there decides what your job does: "
         "set TRUSTED_UIDS=4242 if you trust that user, and submit the job again.\n"
     )
 
@@ -480,7 +480,7 @@ def test_a_job_directory_or_plan_that_others_can_change_is_not_run(shared, monke
 
 def an_input(path, **more):
     """As config/resolved.json records it."""
-    one = {"key": "data.val_files", "path": str(path), "origin": "OVERRIDES", "fact": "data sha256", "runs": False}
+    one = {"key": "data.val_files", "path": str(path), "origin": "OVERRIDES", "fact": "data sha256"}
     return {**one, "needed": True, "outside": False, "sha256": None, **more}
 
 
@@ -488,16 +488,14 @@ def an_input(path, **more):
 def test_code_that_another_user_put_there_while_the_job_waited_is_not_run(launched, other):
     """The submission checked these paths, hours ago."""
     mine = write(launched.shared.user_code / "mine.py", "")
-    launched.plan = {"inputs": [an_input(mine, key="reward.path", runs=True)], "trusted_uids": []}
+    launched.plan = {"inputs": [an_input(mine, key="reward.path")], "trusted_uids": []}
     launched.start("print('trained')")
     await_position(launched)
     os.chown(write(mine.with_name("theirs.py"), ""), 4242, 4242)
     mine.with_name("theirs.py").rename(mine)
     os.close(other)
     assert launched.finish()[0] == 1
-    sentence = (
-        f"reward.path={mine} is refused, because {mine} belongs to user 4242, and what is there would run as you: "
-    )
+    sentence = f"reward.path={mine} is refused, because {mine} belongs to user 4242, and what is there decides what your job does: "
     assert launched.ended[1].startswith(sentence)
 
     plan = find.plan_of(launched.job)
@@ -505,9 +503,11 @@ def test_code_that_another_user_put_there_while_the_job_waited_is_not_run(launch
     os.chown(folder / "module.py", 4242, 4242)
     for more in ({}, {"code_dirs": [str(folder)]}, {"caches": [str(mine)]}):
         changed = {**plan, **({"inputs": []} if more else {}), **more}
-        with pytest.raises(RegressError, match=r" belongs to user 4242, and what is there would run as you: "):
+        with pytest.raises(
+            RegressError, match=r" belongs to user 4242, and what is there decides what your job does: "
+        ):
             launcher.check_paths(changed)
-        launcher.check_paths({**changed, "trusted_uids": [4242]})
+        launcher.check_paths({**changed, "trusted_uids": ["4242"]})
 
 
 def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed(shared, tmp_path):

@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Collection
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import RegressError, Unreadable
-from verl_regress.base.owner import foreign
+from verl_regress.base.errors import Unreadable
 
 _RESERVE_BYTES = 16384  # more than any state needs
 
@@ -64,14 +62,11 @@ def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
 
-def read_json(path: Path, owners: Collection[int] | None = None) -> dict[str, Any] | None:
-    """The object in a JSON file, or None if there is no such file. Raises Unreadable; with `owners`, as `need_owner` does."""
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file, or None if there is no such file. Raises Unreadable."""
     content = None
     try:
-        with path.open("rb") as file:
-            if owners is not None:
-                need_owner(path, os.fstat(file.fileno()), owners)
-            content = json.loads(file.read())
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -81,17 +76,6 @@ def read_json(path: Path, owners: Collection[int] | None = None) -> dict[str, An
     if not isinstance(content, dict):
         raise damaged(path, "it is cut off, or no JSON object")
     return content
-
-
-def need_owner(path: Path, found: os.stat_result, owners: Collection[int]) -> None:
-    """Raise RegressError if `path`, whose state is `found`, was not put there by who submitted the job (`owners`, root or us), or if
-    others can change it.
-    """
-    other = foreign(path, found, owners)
-    if other is not None:
-        raise RegressError(
-            f"{path} is refused, because it {other.why}, and what is there would run as you: {other.cure}, and submit the job again."
-        )
 
 
 def read_text(path: Path) -> str:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import grp
 import json
 import os
 import stat
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.files import now, read_json, reserve, write_reserved
+from verl_regress.base.trust import group_number
 
 HELPER_DIR = Path(__file__).resolve().parents[3]  # this version of the helper (scripts/lib/helper.bash)
 _OPEN_TO_ALL = 0o1777  # sticky, like /tmp
 # With SHARED_GROUP: its members make entries, which get the group too (setgid), and remove none of each other's (sticky).
 _OPEN_TO_GROUP, _GROUP_ALONE = 0o3775, 0o3770
-_OWN = 0o755  # each user's own, because its code runs as that user
+_OWN = 0o2755  # each user's own, because its code runs as that user
 
 
 @dataclass(frozen=True)
@@ -305,24 +304,9 @@ class JobDir:
         """`state/<name>`, or None if it was not written. Raises Unreadable."""
         return read_json(self.state / name)
 
-    def read_config(self, name: str, owners: Collection[int] | None = None) -> dict[str, Any] | None:
-        """`config/<name>`, or None if it is missing (the submitter died before config/ was complete).
-
-        Raises Unreadable; with `owners`, RegressError if the file that was opened is another user's (`need_owner`).
-        """
-        return read_json(self.config / name, owners)
-
-
-def group_number(name: str) -> int:
-    """The number of a group of this node, by name or number. Raises BadInput."""
-    if name.isdecimal():
-        return int(name)
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        raise BadInput(
-            f"SHARED_GROUP={name} is not a group of {os.uname().nodename}: give its number, or a group that every node has."
-        ) from None
+    def read_config(self, name: str) -> dict[str, Any] | None:
+        """`config/<name>`, or None if it is missing (the submitter died before config/ was complete). Raises Unreadable."""
+        return read_json(self.config / name)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

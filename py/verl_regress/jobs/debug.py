@@ -23,11 +23,9 @@ from typing import Any
 
 from redaction import Redactor
 from verl_regress import __version__
-from verl_regress.base import say
-from verl_regress.base.errors import BadInput
+from verl_regress.base import say, trust
 from verl_regress.base.files import as_json, end_of
 from verl_regress.base.layout import JobDir
-from verl_regress.base.owner import is_trusted, job_uids, trusted_uids
 from verl_regress.cluster import nodes, ray_private
 from verl_regress.cluster.ray_api import RayApi, seen_from_here, token
 from verl_regress.jobs import find, stacks
@@ -76,10 +74,11 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     """Ask all sources; with `logs` also for the tails of the job's logs, and the stacks of its processes while it runs.
 
     Returns the bundle, which appears whole.
-    `address` is the dashboard as the head sees it. Raises OSError if the job directory cannot be written, and BadInput if it is another
-    user's, who would decide by links what we read, and could read what we write.
+    `address` is the dashboard as the head sees it. Raises OSError if the job directory cannot be written, and BadInput if another user can
+    change it, who would decide by links what we read, and could read what we write.
     """
-    _need_own(job)
+    whom, ask = [*trust.trusted(), *trust.of_job()], f"ask that user to run 'make debug JOB={job.ray_id}'"
+    trust.need(job.first.path, f"JOB={job.ray_id}", f"or {ask}", whom, alone=True)
     began, end = datetime.now(timezone.utc), time.monotonic() + _DEADLINE
     api = RayApi(seen_from_here(address, os.environ), timeout=_DEADLINE - 1)
     redactor, is_blind = _redactor(job), job_secrets.are_unknown(job)  # first: they may be removed meanwhile
@@ -109,15 +108,6 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     while (bundle := job.debug / f"{began:%Y%m%dT%H%M%SZ}-{phase}").exists():
         began += timedelta(seconds=1)
     return _write(bundle, {**texts, **threads, "bundle.json": as_json(summary)}, redactor)
-
-
-def _need_own(job: JobDir) -> None:
-    uid = job.first.path.lstat().st_uid
-    if not is_trusted(uid, [*trusted_uids(), *job_uids()]):
-        raise BadInput(
-            f"{job.ray_id} belongs to uid {uid}, so you cannot make a debug bundle of it: ask that user to run 'make debug "
-            f"JOB={job.ray_id}', or set TRUSTED_UIDS={uid} if you trust that user."
-        )
 
 
 class _Answer(threading.Thread):

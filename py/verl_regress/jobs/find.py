@@ -6,11 +6,10 @@ import argparse
 import contextlib
 import os
 import re
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base import ids, owner
+from verl_regress.base import ids, trust
 from verl_regress.base.errors import BadInput, Unreadable
 from verl_regress.base.files import unreadable
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -105,7 +104,7 @@ def _is_of_session(job: JobDir) -> bool:
 def _belongs_to(caller: Owner, job: JobDir) -> bool:
     """A plan alone may name any owner."""
     with contextlib.suppress(FileNotFoundError, Unreadable):  # removed meanwhile, or another user's
-        return caller.has(job.read_config("resolved.json")) and owner.is_trusted(job.first.path.lstat().st_uid)
+        return caller.has(job.read_config("resolved.json")) and trust.is_trusted(job.first.path.lstat())
     return False
 
 
@@ -129,9 +128,9 @@ def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:
     )
 
 
-def plan_of(job: JobDir, owners: Collection[int] | None = None) -> dict[str, Any]:
-    """`config/resolved.json`. Raises BadInput if the submitter died before writing it; with `owners`, as `files.need_owner` does."""
-    plan = job.read_config("resolved.json", owners)
+def plan_of(job: JobDir) -> dict[str, Any]:
+    """`config/resolved.json`. Raises BadInput if the submitter died before writing it."""
+    plan = job.read_config("resolved.json")
     if plan is None:
         raise BadInput(
             f"{job.ray_id} was never submitted, because its submitter ended before {job.config}/resolved.json was written: submit it "

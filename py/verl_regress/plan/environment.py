@@ -11,7 +11,7 @@ from typing import Any
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.jobspec import Secret
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
-from verl_regress.base.owner import JOB_UIDS
+from verl_regress.base.trust import JOB_UIDS
 from verl_regress.plan.overrides import DETERMINISTIC
 from verl_regress.plan.request import Request
 from verl_regress.secrets import job_secrets
@@ -60,9 +60,9 @@ class Environment:
             secrets=secrets,
         )
 
-    def with_owners(self, uids: Iterable[int]) -> Environment:
+    def with_owners(self, users: Iterable[str]) -> Environment:
         """The same for a job whose directory belongs to one of these users: Ray carries them, so nobody else can change them."""
-        return replace(self, variables={**self.variables, JOB_UIDS: " ".join(map(str, sorted(uids)))})
+        return replace(self, variables={**self.variables, JOB_UIDS: " ".join(sorted(users))})
 
     def runtime_env(self) -> dict[str, Any]:
         """The job's runtime_env: environment variables only, nothing is uploaded."""

@@ -1,5 +1,5 @@
-"""What a job reads: the files and folders that verl's composed config names, whoever named them. And that they are there, and are not
-another user's if they run.
+"""What a job reads: the files and folders that verl's composed config names, whoever named them. And that they are there, and that no
+other user can change them.
 
 It lists and stats files, and parses Python files for their imports; it never imports one.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.base.owner import need_own
+from verl_regress.base.trust import need
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.reward_fn import MOST_PARSED
@@ -30,13 +30,7 @@ _WRITTEN = (
     "record_file", "prometheus.file", "cache_dir", "download_dir", "log_dir", "output_dir", "save_dir", "temp_dir",
 )  # fmt: skip
 _DUMPED = "dump_dir"
-# The ends of the files that Python imports, and of the keys whose files run whatever their names: YAML that names code, and what is
-# unpickled (a checkpoint, its .metadata, dumped rollouts). peft unpickles no code of a lora_adapter_path.
-_RUN = (".py", ".pyc", ".so")
-_RUN_BY = (
-    "tool_config_path", "interaction_config_path", "agent_loop_config_path",
-    "trainer.resume_from_path", _DUMPED, "dist_checkpointing_path", "lora.adapter_path",
-)  # fmt: skip
+_CODE = (".py", ".pyc", ".so")
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
 _HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
 _MODEL, DATA, _REWARD = "model sha256", "data sha256", "reward_fn sha256"  # facts of the judge
@@ -54,7 +48,6 @@ class Input:
     path: Path
     origin: str
     fact: str | None
-    runs: bool = False
     needed: bool = True
     outside: bool = False
 
@@ -68,26 +61,22 @@ class Input:
         return {**asdict(self), "path": str(self.path)}
 
 
-def find(
-    root: SharedRoot, environment: Environment, job: JobDir, composed: Composed, own: Iterable[Path | None]
-) -> tuple[Input, ...]:
-    """The inputs of `job`, each path once, without what is in its own directory. `own` are the reward function and the checkpoint of an
-    attempt, which have their own checks.
+def find(root: SharedRoot, environment: Environment, job: JobDir, composed: Composed) -> tuple[Input, ...]:
+    """The inputs of `job`, each path once, without what is in its own directory.
 
-    Raises BadInput for one that the user named and that is relative or missing, and for one that runs and is another user's.
+    Raises BadInput for one that the user named and that is relative or missing, and for one that another user can change.
     """
     leaves = [(key, text, composed.origin_of(key)) for key, text in _texts(composed.config) if text]
     found: dict[Path, Input] = {}
     for key, text, origin in sorted(leaves, key=lambda leaf: leaf[2] is None):  # what a user named comes first
         one = _input(root, environment, key, text, origin)
-        is_own = one is not None and (one.path.is_relative_to(job.path) or (one.fact is None and one.path in own))
-        if one is not None and not is_own and one.path not in found:
+        if one is not None and not one.path.is_relative_to(job.first.path) and one.path not in found:
             found[one.path] = one
-            _need(root, one, own)
+            _need(root, one)
             for module in _imported_by(one.path) if one.path.suffix == ".py" and root.has(one.path) else ():
-                beside = Input(key, module, f"an import in {one.path}", one.fact, runs=True)
+                beside = Input(key, module, f"an import in {one.path}", one.fact)
                 if found.setdefault(module, beside) is beside:
-                    _need(root, beside, own)
+                    _need(root, beside)
     return tuple(found.values())
 
 
@@ -97,7 +86,7 @@ def caches(root: SharedRoot, environment: Environment) -> Iterator[Path]:
         home = environment.variables.get(name)
         if home is not None and root.has(Path(home)):
             origin = environment.origins.get(name, "the knob SHARED_ROOT")
-            need_own(Path(home), f"{name}={shown(home)} (from {origin})", "or let its owner remove it", alone=True)
+            need(Path(home), f"{name}={shown(home)} (from {origin})", "or let its owner remove it", alone=True)
             yield Path(home)
 
 
@@ -130,9 +119,8 @@ def _input(root: SharedRoot, environment: Environment, key: str, text: str, orig
     if not is_sure or root.path.is_relative_to(path):
         return None
     fact = _fact(key, path, is_model=is_model)
-    runs = path.suffix in _RUN or key.endswith(_RUN_BY) or is_model
     outside = root.escape_of(path) is not None
-    return Input(key, path, origin or "verl's config", fact, runs, is_named and not may_be_missing, outside)
+    return Input(key, path, origin or "verl's config", fact, is_named and not may_be_missing, outside)
 
 
 def _fact(key: str, path: Path, *, is_model: bool) -> str | None:
@@ -140,15 +128,15 @@ def _fact(key: str, path: Path, *, is_model: bool) -> str | None:
         return None
     if key.endswith("custom_reward_function.path"):
         return _REWARD
-    if path.suffix in _RUN:
+    if path.suffix in _CODE:
         return f"input {key} sha256"
     if is_model or key.endswith(("model.path", "model_path", "tokenizer_path", "adapter_path")):
         return _MODEL
     return DATA if key.startswith("data.") and key.endswith("files") else f"input {key} sha256"
 
 
-def _need(root: SharedRoot, one: Input, own: Iterable[Path | None]) -> None:
-    """Raise BadInput for an input on the shared root that is missing, or runs and is another user's."""
+def _need(root: SharedRoot, one: Input) -> None:
+    """Raise BadInput for an input on the shared root that is missing, or that another user can change."""
     if not root.has(one.path):
         return
     file = one.path / "config.json" if one.key.endswith("model.path") else one.path
@@ -160,11 +148,7 @@ def _need(root: SharedRoot, one: Input, own: Iterable[Path | None]) -> None:
         raise BadInput(
             f"{one.named} is not usable, because {shown(str(file))} is {state}: name one that is there."
         ) from None
-    if one.runs and one.path not in own:
-        if _is_model(one.path):
-            need_own(one.path, f"The model {shown(str(one.path))}", "or make one of your own under another name")
-        else:
-            need_own(one.path, one.named, "or name one of your own")
+    need(one.path, one.named, "or name one of your own")
 
 
 def _cached(environment: Environment, repo: str) -> Path:

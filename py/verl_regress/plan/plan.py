@@ -14,7 +14,7 @@ from typing import Any
 from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
-from verl_regress.base.owner import need_own, trusted_uids
+from verl_regress.base.trust import need, trusted
 from verl_regress.plan import inputs, ray_init, reward_fn
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
@@ -105,7 +105,7 @@ class Plan:
             "inputs": [{**one.recorded(), "sha256": self.hashes.get(one.path)} for one in self.inputs],
             "code_dirs": [str(folder) for folder in self.code_dirs],
             "caches": [str(folder) for folder in self.caches],
-            "trusted_uids": trusted_uids(),  # the launcher does not have the knob, and nodes may run as different users
+            "trusted_uids": trusted(),  # the launcher does not have the knob, and nodes may run as different users
             "job_dir": str(self.job.path),
             "address": driver.address,
             "entrypoint": driver.entrypoint,
@@ -177,14 +177,11 @@ def make(root: SharedRoot, request: Request) -> Plan:
     _check_size(overrides, environment.variables)
     snapshot.need_whole(code.path, code.record, f"CODE_ID={code.code_id} (from {code.origin})")
     composed = compose(code.path, code.record, request.workload.module, overrides)
-    reward_file = reward_fn.check_function(
-        root, composed.reward, paths.reward_fn, request.spec.origin, composed.overrides
-    )
+    reward_fn.check_function(root, composed.reward, paths.reward_fn, request.spec.origin, composed.overrides)
     ray_init.check(composed, environment)
     caches = tuple(inputs.caches(root, environment))
     code_dirs = tuple(dict.fromkeys(_python_path(root, environment, code)))
-    own = (reward_file, request.attempt.checkpoint if request.attempt is not None else None)
-    read = inputs.find(root, environment, job, composed, own)
+    read = inputs.find(root, environment, job, composed)
     return Plan(request, code, paths, driver, environment, composed, read, code_dirs, caches)
 
 
@@ -211,7 +208,7 @@ def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tupl
             origin, cure = "the nodes' own environment", "or remove it there, in their image or on their host"
         else:
             origin, cure = environment.origins["PYTHONPATH"], "or name a folder of your own"
-        need_own(entry, f"PYTHONPATH={shown(str(entry))} (from {origin})", cure)
+        need(entry, f"PYTHONPATH={shown(str(entry))} (from {origin})", cure)
     return tuple(asked)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.base.owner import need_own
 from verl_regress.plan.overrides import Override
 
 MOST_PARSED = 1_000_000  # bytes: Python takes 5 s and 400 MB to parse so much source code
@@ -59,12 +58,11 @@ def check(root: SharedRoot, given: str, origin: str) -> Path:
 
 def check_function(
     root: SharedRoot, function: Function | None, given: Path | None, origin: str, overrides: Iterable[Override]
-) -> Path | None:
-    """Return the file of the job's reward function. Raises BadInput if verl could not load it, or if another user can change it.
+) -> None:
+    """Raise BadInput if verl could not load the job's reward function.
 
     `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `overrides` are the job's.
-    A file outside the shared root is not checked, because only the nodes may have it; nor is a module (pkg://). The answer
-    is then None, as for a job without a function.
+    A file outside the shared root is not checked, because only the nodes may have it; nor is a module (pkg://).
     """
     if function is None:
         if given is not None:
@@ -72,10 +70,10 @@ def check_function(
                 f"reward_fn_path={given} (from {origin}) would not be used, because an override empties {NEW}.path or sets "
                 f"{_LEGACY}.name, which replaces it: leave that override out, and name a function with {NEW}.name."
             )
-        return None
+        return
     path = Path(function.path.removeprefix("file://"))
     if root.escape_of(path) is not None:
-        return None
+        return
     key = f"{function.key}.path"
     set_by = next((override.origin for override in overrides if override.parts()[1] == key), "an override")
     named = f"reward_fn_path={given} (from {origin})" if path == given else f"{key}={shown(str(path))} (from {set_by})"
@@ -91,13 +89,11 @@ def check_function(
         raise BadInput(
             f"{named} cannot be read by the head's Python {python} ({shown(str(error), 500)}): fix it, or name another file."
         ) from None
-    need_own(path, named, "or name a file in a folder of your own under ${shared_root}/user/code")
     if function.name not in names and not _DYNAMIC.search(source):
         raise BadInput(
             f"{named} does not define {shown(str(function.name), 80)} at its top level: define it there, or name another function with "
             f"{function.key}.name."
         )
-    return path
 
 
 def _names_in(path: Path, source: bytes) -> set[str]:

@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import re
-import stat
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,10 +21,9 @@ from typing import BinaryIO
 from redaction import Redactor
 from verl_regress.base import lock, processes, say
 from verl_regress.base.errors import BadInput, RegressError, shown
-from verl_regress.base.files import need_owner
 from verl_regress.base.jobspec import JobSpec, Secret
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.base.owner import job_uids
+from verl_regress.base.trust import need, of_job
 
 HOOK = "job_secrets"
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
@@ -132,7 +130,7 @@ def written(file: Path | None, values: Mapping[str, str]) -> Iterator[None]:
     # O_RDWR: NFS gives a shared lock only to who may read.
     held = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
-        _need_own(file.parent, os.fstat(held).st_uid)
+        need(file.parent, str(file.parent), "or set another CLUSTER_NAME", [str(os.fstat(held).st_uid)], alone=True)
         _hold(held)
         os.write(held, json.dumps(values).encode("ascii"))
         yield
@@ -141,18 +139,6 @@ def written(file: Path | None, values: Mapping[str, str]) -> Iterator[None]:
         raise
     finally:
         os.close(held)
-
-
-def _need_own(directory: Path, uid: int) -> None:
-    """`uid` owns the files that we make there."""
-    found = directory.lstat()
-    if found.st_uid not in (uid, 0):
-        raise BadInput(
-            f"{directory} belongs to user {found.st_uid}, who could replace the job's secrets there: set another CLUSTER_NAME, or ask that "
-            "user to remove it."
-        )
-    if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
-        raise BadInput(f"{directory} is a link, or others may write there: remove it, and submit again.")
 
 
 def hold() -> dict[str, str]:
@@ -166,7 +152,7 @@ def hold() -> dict[str, str]:
         return {}
     try:
         held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        need_owner(Path(path), os.fstat(held), job_uids())
+        need(Path(path), path, "and submit the job again", of_job())
         values: dict[str, str] = json.loads(processes.path_of(held).read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
         raise RegressError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from verl_regress.base.errors import RegressError
 from verl_regress.base.files import read_json, write_atomically
 from verl_regress.base.layout import SharedRoot
+from verl_regress.base.owner import is_mine
 from verl_regress.store.artefact import sha256_of
 
 _WHOLE = 64 << 20  # bytes: a larger file is read once, or not at all
@@ -72,6 +73,6 @@ class Hashes:
 
     def _known(self) -> dict[str, str]:
         try:
-            return read_json(self._file, ()) or {}
+            return (read_json(self._file) or {}) if is_mine(self._file) else {}
         except RegressError:
             return {}

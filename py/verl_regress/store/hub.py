@@ -13,7 +13,7 @@ from typing import TypeVar
 from verl_regress.base import pulse
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import SharedRoot
-from verl_regress.base.owner import need_own
+from verl_regress.base.trust import need
 
 _REASON_WIDTH = 160
 
@@ -30,7 +30,7 @@ class Hub:
         # The hub's packages read this when they are imported, so it is set first.
         os.environ["HF_HOME"] = str(root.hf)
         self._cache = root.hf
-        need_own(self._cache, f"HF_HOME={self._cache} (for {asked_by})", "or let its owner remove it", alone=True)
+        need(self._cache, f"HF_HOME={self._cache} (for {asked_by})", "or let its owner remove it", alone=True)
         self._asked_by = asked_by
         self._cure = cure
 

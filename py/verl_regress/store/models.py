@@ -15,7 +15,7 @@ from typing import BinaryIO
 from verl_regress.base import ids, pulse
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import SharedRoot
-from verl_regress.base.owner import is_trusted
+from verl_regress.base.trust import need
 from verl_regress.store import artefact, rehearsal, tarball
 from verl_regress.store.artefact import Source
 from verl_regress.store.hub import Hub
@@ -115,6 +115,7 @@ def _prepare_from_hub(root: SharedRoot, target: Path, source: str, address: str)
 
     def build(directory: Path) -> dict[str, str]:
         cached = hub.model(repo, revision)
+        need(cached, f"MODEL_SOURCE={source}", "or remove it")  # the copy would be ours
         for file in sorted(path for path in cached.rglob("*") if path.is_file()):
             _link_or_copy(file.resolve(), directory / file.relative_to(cached))
         return {}
@@ -123,16 +124,9 @@ def _prepare_from_hub(root: SharedRoot, target: Path, source: str, address: str)
 
 
 def _link_or_copy(file: Path, name: Path) -> None:
-    """Hard-link `file` to `name`, or copy it: with a link the weights are stored once, and either name can be removed.
-
-    Raises BadInput for a file of a user whom we do not trust: the copy would be ours.
-    """
-    uid = file.stat().st_uid
-    if not is_trusted(uid):
-        cure = f"set TRUSTED_UIDS={uid} if you trust that user, or remove it"
-        raise BadInput(f"{file} belongs to user {uid}, and what is there would run as you: {cure}.")
+    """Hard-link `file` to `name`, or copy it: with a link the weights are stored once, and either name can be removed."""
     name.parent.mkdir(parents=True, exist_ok=True)
-    if uid != os.getuid():  # we could not make it readable
+    if file.stat().st_uid != os.getuid():  # we could not make it readable
         shutil.copyfile(file, name)
         return
     try:

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from verl_regress.base import ids, say
 from verl_regress.base.errors import BadInput, RegressError, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.base.owner import need_own
+from verl_regress.base.trust import need
 from verl_regress.store import artefact, requirements, tarball
 
 MARKER_FILE = "mvp_marker.py"
@@ -182,7 +182,7 @@ def need_whole(
     *,
     since: str = "it was made",
     then: str = "",
-    trusted: Iterable[int] | None = None,
+    trusted: Collection[str] | None = None,
     error: Callable[[str], RegressError] = BadInput,
 ) -> None:
     """Read every file of the snapshot at `target`. Raises `error` if it is not the tree of `record` (any more), and BadInput if a user whom
@@ -194,7 +194,7 @@ def need_whole(
     again = f"make it again with '{_make(target.name, record['source'])}'{then}"
     if not target.is_dir():
         raise error(f"{named} was removed after {since} ({target} is not there): {again}.")
-    need_own(target, named, f"or make a snapshot of your own under another {KNOB}{then}", trusted)
+    need(target, named, f"or make a snapshot of your own under another {KNOB}{then}", trusted)
     tree = tree_of(target)[0]
     if tree != record["tree_sha256"]:
         trees = f"{target}: tree {_short(tree)}, recorded {_short(record['tree_sha256'])}"

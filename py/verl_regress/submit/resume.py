@@ -18,6 +18,7 @@ from verl_regress.base import say
 from verl_regress.base.errors import BadInput
 from verl_regress.base.files import read_text
 from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.trust import need
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.status import judge
@@ -104,13 +105,14 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
 
 
 def _need_own(job: JobDir) -> None:
-    """An attempt is made in the job's directory, which is its owner's. Raises BadInput."""
+    """An attempt is made in the job's directory, which is its owner's, and nobody else may have changed it. Raises BadInput."""
     uid = job.first.path.stat().st_uid
     if os.geteuid() not in (uid, 0):
         raise BadInput(
             f"{job.ray_id} belongs to uid {uid}, who alone can add an attempt to it: submit a job of your own, as in "
             f"'make submit JOBSPEC={say.shown(job.config)}/job_spec.json'."
         )
+    need(job.first.path, f"JOB={job.ray_id}", "or submit a job of your own")
 
 
 def _need_over(job: JobDir, api: RayApi) -> None:

@@ -20,7 +20,7 @@ from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.files import as_json, write_atomically
 from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.base.owner import trusted_uids
+from verl_regress.base.trust import trusted
 from verl_regress.cluster import nodes, packages
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import debug
@@ -253,14 +253,10 @@ def _make_directories(planned: plan.Plan) -> None:
         directory.mkdir(_MODE)
 
 
-def _owners_of(job: JobDir) -> set[int]:
-    """Whose the files of this job may be: whom we trust, and whoever a server makes the owner of what we write (`root_squash`).
-
-    Root may add an attempt to another user's job; the directory stays that user's.
-    """
+def _owners_of(job: JobDir) -> set[str]:
+    """Whose the files of this job may be: whom we trust, and whoever a server makes the owner of what we write (`root_squash`)."""
     with tempfile.TemporaryFile(dir=job.state) as file:
-        owners = {*trusted_uids(), os.fstat(file.fileno()).st_uid}
-    return owners if job.attempt == 1 else owners | {job.first.path.stat().st_uid}
+        return {*trusted(), str(os.fstat(file.fileno()).st_uid)}
 
 
 def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, str]) -> None:

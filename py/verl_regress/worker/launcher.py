@@ -26,9 +26,8 @@ from types import FrameType
 from typing import Any
 
 from verl_regress.base.errors import RegressError, last_line
-from verl_regress.base.files import need_owner
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.base.owner import JOB_UIDS, job_uids, need_own
+from verl_regress.base.trust import JOB_UIDS, need, of_job
 from verl_regress.cluster import nodes
 from verl_regress.jobs import causes, debug, failure, find, hints, launcher_lock
 from verl_regress.secrets import job_secrets
@@ -77,10 +76,14 @@ def _own_plan(job: JobDir) -> dict[str, Any]:
     """
     if JOB_UIDS not in os.environ:
         return find.plan_of(job)
-    owners = job_uids()
-    for place in (job.first.path, *([job.path.parent] if job.attempt > 1 else []), job.path, job.config):
-        need_owner(place, place.lstat(), owners)
-    return find.plan_of(job, owners)
+    for place in {
+        job.first.path,
+        *([job.path.parent] if job.attempt > 1 else []),
+        job.path,
+        job.config / "resolved.json",
+    }:
+        need(place, str(place), "and submit the job again", of_job(), alone=True)
+    return find.plan_of(job)
 
 
 def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
@@ -205,8 +208,8 @@ def _record_position(job: JobDir, tee: Tee, position: str) -> None:
 
 
 def check_paths(plan: Mapping[str, Any]) -> None:
-    """Raise RegressError if a path of the plan now leads out of the shared root, or if what runs is now another user's: of the inputs,
-    PYTHONPATH, and the cache of models whose code transformers runs.
+    """Raise RegressError if a path of the plan now leads out of the shared root, or if another user can now change an input, a folder
+    on PYTHONPATH, or a cache of models.
 
     The paths were checked at submission, but the job may have waited for hours, and `common/` and `user/` are writable
     by all users.
@@ -220,11 +223,11 @@ def check_paths(plan: Mapping[str, Any]) -> None:
         if escape is not None:
             raise RegressError(f"{name}={given} was changed after the job was submitted: {escape}; submit it again.")
     for each in inputs:
-        if each["runs"] and root.has(Path(each["path"])):
-            need_own(Path(each["path"]), f"{each['key']}={each['path']}", cure, trusted)
+        if root.has(Path(each["path"])):
+            need(Path(each["path"]), f"{each['key']}={each['path']}", cure, trusted)
     for key, alone in (("code_dirs", False), ("caches", True)):
         for folder in plan.get(key) or ():
-            need_own(Path(folder), folder, cure, trusted, alone=alone)
+            need(Path(folder), folder, cure, trusted, alone=alone)
 
 
 def check_inputs(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> None:

@@ -13,7 +13,6 @@ setup_file() {
   export SHORT_KEY LONG_KEY_REST
   two::houses
   container::quietly bob two::bob_comes_first
-  chown -R root "${HOUSE}/shared/common/models" # a model that both may use: the machine's, not a colleague's
   container::quietly ann two::ann_comes
 }
 
@@ -65,6 +64,8 @@ two::houses() {
   printf '00000000000a%04x\n' 1 >"${HOUSE}/ann/workdir/id" # as if Bob had read it there
   chown -hR "${ANN}:${ANN}" "${HOUSE}/ann"
   chown -hR "${BOB}:${BOB}" "${HOUSE}/bob" "${HOUSE}/shared"
+  # Data and models that were copied here are of the group, as those that `make prepare` makes.
+  [[ ! -d ${HOUSE}/shared/common ]] || chgrp -hR "$TEAM" "${HOUSE}/shared"/{datasets,common/models}
 }
 
 # Where the copies of Ann's checkout will be; Bob may make entries there.
@@ -124,6 +125,23 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   [[ $(stat -c %u "$(two::place)") == "$ANN" ]]
 }
 
+@test "two users: data and models of the other are read after one line in env/local.env" {
+  local what
+  for what in data.train_files=datasets model.path=common/models; do
+    # The other of both is the machine's.
+    chown -R root "${shared}"/{datasets,common/models}
+    chown -R "$BOB" "${shared}/${what#*=}"
+    two::refused 2 \
+      "error   ${what%=*}=[^ ]+ \(from verl-regress\) is refused, because [^ ]+ belongs to user ${BOB}, and what is there decides what your job does: set TRUSTED_UIDS=${BOB} if you trust that user, or TRUSTED_UIDS=group if you trust all of SHARED_GROUP, or name one of your own\." \
+      ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh spec.yaml
+  done
+  chown -R "$BOB" "${shared}"/{datasets,common/models}
+  ann sh -c 'echo TRUSTED_UIDS=group >>env/local.env'
+  run ann env DRY_RUN=1 scripts/44_submit_sdk.sh spec.yaml
+  assert_status 0
+  [[ ! -e ${shared}/jobs/refused ]]
+}
+
 @test "two users: both train at once, see both jobs, and stop their own" {
   run ann env OVERRIDES="$LONG" SUBMISSION_ID=anns scripts/44_submit_sdk.sh spec.yaml
   assert_status 0
@@ -154,9 +172,28 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   grep -qxF 'keys <secret SHORT_KEY> <secret LONG_KEY>' "${shared}/jobs/anns/logs/driver.log" || fail "$(grep keys "${shared}/jobs/anns/logs/driver.log")"
 }
 
+@test "two users: a reward function and a checkpoint of the other are refused, from a JobSpec and from overrides" {
+  local reward=/private/user/code/ann/reward.py checkpoint
+  run bob env CODE_ID=codeB make --no-print-directory snapshot
+  assert_status 0
+  ann mkdir "${shared}/user/code/ann"
+  printf 'def compute_score(*args, **kwargs):\n    return 1.0\n' | ann tee "${shared}/user/code/ann/reward.py" >/dev/null
+  printf 'workload: ppo\ncode_id: codeB\nreward_fn_path: %s\n' "$reward" | bob tee reward.yaml >/dev/null
+  line="error   reward\.custom_reward_function\.path=[^ ]+/user/code/ann/reward\.py \(from [^ ]+\) is refused, because [^ ]+/reward\.py belongs to user ${ANN}, and what is there decides what your job does: set TRUSTED_UIDS=${ANN} if you trust that user, or TRUSTED_UIDS=group if you trust all of SHARED_GROUP, or name one of your own\."
+  two::refused 2 "$line" bob env SUBMISSION_ID=refused scripts/44_submit_sdk.sh reward.yaml
+  printf 'workload: ppo\ncode_id: codeB\n' | bob tee ppo.yaml >/dev/null
+  two::refused 2 "$line" bob env SUBMISSION_ID=refused OVERRIDES="reward.custom_reward_function.path=${reward}" scripts/44_submit_sdk.sh ppo.yaml
+  checkpoint=$(find "${shared}/jobs/anns/checkpoints" -maxdepth 1 -name 'global_step_*' | head -n 1)
+  two::refused 2 \
+    "error   trainer\.resume_from_path=[^ ]+ \(from OVERRIDES\) is refused, because [^ ]+/jobs/anns/checkpoints/[^ ]+ belongs to user ${ANN}, and what is there decides what your job does: .*" \
+    bob env SUBMISSION_ID=refused CODE_ID=codeB OVERRIDES="trainer.resume_mode=resume_path trainer.resume_from_path=/private/jobs/anns/checkpoints/${checkpoint##*/}" \
+    scripts/42_submit_sft_minimal.sh
+  [[ ! -e ${shared}/jobs/refused ]]
+}
+
 @test "two users: code of the other is not run, from snapshot, checkout or environment" {
   two::refused 2 \
-    "error   CODE_ID=codeA \(from the command line\) is refused, because ${HOUSE}/bob/workdir/shared/common/code/verl/codeA belongs to user ${ANN}, and what is there would run as you: set TRUSTED_UIDS=${ANN} if you trust that user, or make a snapshot of your own under another CODE_ID\." \
+    "error   CODE_ID=codeA \(from the command line\) is refused, because ${HOUSE}/bob/workdir/shared/common/code/verl/codeA belongs to user ${ANN}, and what is there decides what your job does: set TRUSTED_UIDS=${ANN} if you trust that user, or TRUSTED_UIDS=group if you trust all of SHARED_GROUP, or make a snapshot of your own under another CODE_ID\." \
     bob env CODE_ID=codeA SUBMISSION_ID=refused scripts/42_submit_sft_minimal.sh
 
   bob git -C verl-source init --quiet

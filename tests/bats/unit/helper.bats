@@ -114,22 +114,39 @@ give() {
   done
 }
 
+@test "TRUSTED_UIDS=group trusts what has the group SHARED_GROUP, and needs one" {
+  ((EUID == 0)) || skip 'only root can give a file to another group'
+  mkdir -p "${BOX}/work"
+  printf 0123456789abcdef >"${BOX}/work/id"
+  verb SHARED_GROUP=42000 helper::dir
+  mkdir -p "${lines[0]}"
+  chown 4242:42000 "${lines[0]}"
+  chmod 2775 "${lines[0]}"
+  verb SHARED_GROUP=42000 helper::run head jobs </dev/null
+  assert_status 77
+  verb SHARED_GROUP=42000 TRUSTED_UIDS='1 group' helper::run head jobs </dev/null
+  assert_status 0
+  [[ $(<"${BOX}/trusted") == '1 :42000' ]] || fail 'it does not know whom we trust'
+  verb TRUSTED_UIDS=group helper::dir
+  assert_error 2 "TRUSTED_UIDS=group (from the command line or environment) means the members of SHARED_GROUP, which is empty: set it too, or name the users by number."
+}
+
 @test "a copy that others can change is refused with the command that cures it" {
-  local home=${DIR%/*} mode who
+  local home=${DIR%/*} mode
   mkdir "${home}/packages-cpython-311"
   for planted in "$DIR" "$home" "${home}/packages-cpython-311"; do
     for mode in 777 2775; do
       chmod "$mode" "$planted"
-      who='every user'
+      group=$(stat -c %g "$planted")
       if [[ $mode == 2775 ]]; then
         ((EUID == 0)) || continue
         chgrp 42000 "$planted"
         chmod "$mode" "$planted"
-        who='the group 42000'
+        group=42000
       fi
       verb helper::run_in head submit <<<'sk-0123456789'
       [[ $status != 0 && ! -e ${BOX}/got ]] || fail "it was run with ${planted} of mode ${mode}"
-      assert_line "error   ${planted} can be changed by ${who} (mode 0${mode}), and what is there would run as you: type \"chmod -R go-w ${home}\", or use another SHARED_ROOT."
+      assert_line "error   ${planted} can be changed by others (group ${group}, mode 0${mode}), and what is there would run as you: type \"chmod -R go-w ${home}\", or use another SHARED_ROOT."
     done
     chgrp "$(id -g)" "$planted"
     chmod 1777 "$planted"

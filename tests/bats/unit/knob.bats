@@ -86,6 +86,8 @@ SHARED_GROUP
 -a b
 TRUSTED_UIDS
 +1000 1001
++group
++1000 group
 -me
 TUNNEL_VIA
 +me@host.example.org:2200
