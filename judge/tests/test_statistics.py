@@ -187,7 +187,7 @@ def verdict_of(seed, pairs, shift=None, **more):
 def test_equal_code_is_the_same():
     verdict = verdict_of(1, 8)
     assert (verdict.word, verdict.first) == (Word.SAME, None)
-    assert verdict.reason == "all 18 summaries of the decisive metrics are within their margins"
+    assert verdict.reason == "B is within A's margin in all 18 values of the decisive metrics"
     assert {row.finding for row in verdict.rows} == {"same"}
 
 

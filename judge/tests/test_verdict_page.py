@@ -72,7 +72,7 @@ def test_every_element_is_closed_and_no_id_is_used_twice(parsed):
 def test_the_answer_is_first(outcome):
     text = report.as_html(dataclasses.replace(outcome, checks=outcome.checks[:1]))
     evidence = "step 1, critic/advantages/max: A 2.065, B 0.4766; one pair with the same seed, value by value"
-    answer = f"B breaks what A does (ppo of 3 cases: {evidence})"
+    answer = f"B breaks what A does (ppo: {evidence}; 3 cases judged)"
     assert (f"<title>regressed: {answer}</title>" in text, f"<h1>{answer}</h1>" in text) == (True, True)
     assert text.index('class="badge regressed"') < text.index("<h1>")
 
@@ -158,7 +158,7 @@ class TestStory:
         drawn = curves.svg(curve, "x")
         assert ('id="x-band"' in drawn, ">first outside: step 12<" in drawn) == (True, True)
 
-    def test_runs_that_stay_in_the_band_and_are_apart_together_are_marked_where_the_verdict_says(self):
+    def test_runs_in_the_band_that_are_apart_together_are_marked_where_the_verdict_says(self):
         a, b = session(generator(11), 8, {"critic/score/mean": -0.03}, steps=30)
         named = [metrics.Decisive("actor/entropy", 0), *self.SCORE]
         found = curves.of_case("ppo", a, b, named, ("critic/score/mean", 4), deterministic=False)
@@ -342,7 +342,7 @@ def test_a_case_that_needs_more_pairs_says_how_to_run_them(parsed):
     ]
 
 
-def test_in_noise_it_says_how_many_pairs_decided_and_that_the_step_is_no_first_difference():
+def test_in_noise_it_says_how_many_pairs_decided_and_where_b_is_first_clearly_apart():
     a, b = session(generator(11), 8, {"critic/score/mean": -0.03}, steps=30)
     found = judge.case(a, b)
     texts = Parsed(verdict_page.html(verdict_page.Page("", "", cases=[verdict_page.Case("ppo", [found], a, b)]))).texts

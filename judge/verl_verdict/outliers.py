@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from verl_verdict import band, diagnosis, metrics
+from verl_verdict import band, metrics
 from verl_verdict.band import Band
 from verl_verdict.metrics import Decisive
 from verl_verdict.records import Run
@@ -57,10 +57,10 @@ class Outlier:
     def __str__(self) -> str:
         runs = f"{len(self.runs)} of {self.of} runs" if self.of > 1 else "the run"
         many = f" and at {self.steps - 1} more" if self.steps > 1 else ""
-        low, high = diagnosis.number(self.low), diagnosis.number(self.high)
+        low, high, b = (f"{value:.4g}" for value in (self.low, self.high, self.b))
         kept = f"stays between {low} and {high}" if low != high else f"is {low}"
         what, when = ("far outside all that A does", "at all steps") if self.is_far else ("outside A's band", "there")
-        return f"in {runs} of B {self.metric} is {what}: {diagnosis.number(self.b)} at step {self.step} of '{self.runs[0]}'{many}, where A {kept} {when}"
+        return f"in {runs} of B {self.metric} is {what}: {b} at step {self.step} of '{self.runs[0]}'{many}, where A {kept} {when}"
 
 
 def find(

@@ -158,7 +158,7 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
         reason = f"{dead[0].summary} is {diagnosis.number(dead[0].a)} in every run of A, so it cannot show that B is the same: choose another decisive metric, or a case in which it varies"
         return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason)
     hidden = [
-        f"{row.summary} ({diagnosis.number(row.margin)})"
+        f"{row.summary} ({row.margin:.4g})"
         for row, floor in zip(rows, floors, strict=False)
         if row.margin > _WIDE * floor
     ]
@@ -167,7 +167,7 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
         more = f" and {len(hidden) - 1} more" if len(hidden) > 1 else ""
         base = dataclasses.replace(base, notes=(*base.notes, note + more))
     if bool(np.all(look.same)):
-        reason = f"all {len(rows)} summaries of the decisive metrics are within their margins"
+        reason = f"B is within A's margin in all {len(rows)} values of the decisive metrics"
         return dataclasses.replace(base, word=Word.SAME, reason=reason)
     needed = statistics.pairs_needed((b - a)[:, ~is_drift], look.margin[~is_drift], len(case.pairs))
     open_rows = [row.summary for row in rows if row.finding == "open"]

@@ -372,7 +372,7 @@ def test_the_report_says_the_answer_first(root):
     evidence = session.evidence()
     outcome = report.Outcome(session, evidence, [], verdict.of_session(evidence))
     page = report.as_markdown(outcome)
-    assert page.startswith("# regressed: B breaks what A does (ppo of 1 case: step 1, critic/advantages/max: ")
+    assert page.startswith("# regressed: B breaks what A does (ppo: step 1, critic/advantages/max: ")
     assert "| ppo | **regressed** | with equal rewards, critic/advantages has the opposite sign" in page
     assert "code        2 of the loaded files differ: verl/trainer/ppo/core_algos.py, verl/a.py\n" in page
     assert "| ppo_a (of the session 20261121T100000Z) | `a` |" in page

@@ -78,7 +78,7 @@ class Outcome:
         first, *others = (verdict for verdict in self.verdicts if verdict.word is worst)
         cases = counted(len(self.evidence["begin"]["suite"]["content"]["cases"]), "case")
         also = f"; also {', '.join(verdict.case for verdict in others)}" if others else ""
-        return f"{worst.value}: {_MEANING[worst]} ({first.case} of {cases}: {first.shown}{also})"
+        return f"{worst.value}: {_MEANING[worst]} ({first.case}: {first.shown}{also}; {cases} judged)"
 
 
 def write(outcome: Outcome) -> None:
