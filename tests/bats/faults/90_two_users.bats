@@ -172,7 +172,7 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   grep -qxF 'keys <secret SHORT_KEY> <secret LONG_KEY>' "${shared}/jobs/anns/logs/driver.log" || fail "$(grep keys "${shared}/jobs/anns/logs/driver.log")"
 }
 
-@test "two users: a reward function and a checkpoint of the other are refused, from a JobSpec and from overrides" {
+@test "two users: a reward function and a checkpoint of the other are refused" {
   local reward=/private/user/code/ann/reward.py checkpoint
   run bob env CODE_ID=codeB make --no-print-directory snapshot
   assert_status 0
