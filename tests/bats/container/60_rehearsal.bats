@@ -39,7 +39,7 @@ have_passed() {
 @test "verl 0.9.1, the default snapshot" { have_passed 0.9.1; }
 @test "verl 0.7.1, which the image contains" { have_passed 0.7.1; }
 
-@test "without a cluster or a network: SFT trains on a Ray of its own, and its records pass the checks of fidelity" {
+@test "without a cluster or a network, SFT trains and its records pass fidelity" {
   local image
   image=$(docker inspect --format '{{.Config.Image}}' "${CLUSTER_NAME}-head")
   run docker run --rm --label "verl-regress.cluster=${CLUSTER_NAME}" --network none --shm-size 1g --volume "${WORKDIR}/shared:/private:ro" \
