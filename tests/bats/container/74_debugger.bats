@@ -35,6 +35,9 @@ setup() {
 
 job_dir() { printf '%s/shared/jobs/%s\n' "$WORKDIR" "$1"; }
 
+# is_over: the wait in the background has ended.
+is_over() { ! kill -0 "$follower" 2>/dev/null; }
+
 # waits JOB: a breakpoint of the job waits.
 waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpoints | length') -gt 0 ]]; }
 
@@ -69,7 +72,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   assert_line "warning stops has Ray's debugger on \(DEBUGGER=1\): a process that waits in a breakpoint listens on its node's address, without a password, and whoever connects runs code as the job; 'make debugger JOB=stops' lists them\."
   STALL_TIMEOUT=900 JOB=stops scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/printed" 2>&1 3>&- &
   follower=$!
-  wait::until 240 - waits stops || fail "$(tail -n 20 "$(job_dir stops)/logs/driver.log")"
+  wait::until 600 is_over waits stops || fail "$(tail -n 20 "$(job_dir stops)/logs/driver.log")"
   place='user/code/stops\.py:11'
 
   run make --no-print-directory debugger JOB=stops
@@ -89,7 +92,7 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
     run make --no-print-directory "$target"
     assert_line "stops .*RUNNING, waits in a breakpoint \(${place}\).*"
   done
-  wait::until 30 - grep -qE "stops waits in a breakpoint \(${place}\) and keeps its slot: 'make debugger JOB=stops' says how to attach" "${BATS_TEST_TMPDIR}/printed" || fail "$(<"${BATS_TEST_TMPDIR}/printed")"
+  wait::until 120 - grep -qE "stops waits in a breakpoint \(${place}\) and keeps its slot: 'make debugger JOB=stops' says how to attach" "${BATS_TEST_TMPDIR}/printed" || fail "$(<"${BATS_TEST_TMPDIR}/printed")"
   # Longer than STALL_TIMEOUT: a job that waits for a person is not stalled.
   JOB=stops run timeout 8 scripts/52_wait.sh
   [[ $status == 124 ]] || fail "make wait ended with ${status}"

@@ -38,7 +38,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
 
 @test "make stop ends a running job, which leaves no process, and then skips it" {
   job=$(SUBMISSION_ID=half OVERRIDES='trainer.total_epochs=99 trainer.total_training_steps=400 trainer.save_freq=2' scripts/42_submit_sft_minimal.sh 2>/dev/null)
-  await 180 test -s "$(job_dir "$job")/checkpoints/latest_checkpointed_iteration.txt"
+  await 600 test -s "$(job_dir "$job")/checkpoints/latest_checkpointed_iteration.txt"
   run make --no-print-directory stop JOB="$job"
   assert_status 0
   assert_line 'changed half was RUNNING, is STOPPED \(Job was intentionally stopped\.\)'
@@ -79,16 +79,20 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
   too_big waiting
   JOB=waiting scripts/52_wait.sh 2>"${BATS_TEST_TMPDIR}/said" 3>&- &
   waiter=$!
-  await 30 grep -q 'waiting is PENDING' "${BATS_TEST_TMPDIR}/said"
+  await 120 grep -q 'waiting is PENDING' "${BATS_TEST_TMPDIR}/said"
   [[ $(waits 9 | wc -l) == 1 ]]
-  await 30 grep -qxF "        lost the connection to the head; following 'waiting' again when the head is back" "${BATS_TEST_TMPDIR}/said"
+  await 120 grep -qxF "        lost the connection to the head; following 'waiting' again when the head is back" "${BATS_TEST_TMPDIR}/said"
 
-  run timeout --preserve-status --signal INT 10 scripts/52_wait.sh
+  JOB=waiting setsid env --default-signal=INT scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/cut" 2>&1 3>&- &
+  cut=$!
+  await 60 grep -q 'waiting is PENDING' "${BATS_TEST_TMPDIR}/cut"
+  kill -INT -- "-${cut}"
+  container::ended "$cut" "${BATS_TEST_TMPDIR}/cut"
   assert_status 130
   assert_line "        waiting keeps running: 'make wait JOB=waiting' follows it again"
   one_is_left() { [[ $(waits | wc -l) == 1 ]]; }
   export -f one_is_left waits
-  await 20 one_is_left
+  await 120 one_is_left
 
   docker exec --detach --env VERL_REGRESS_JOB_DIR=/private/jobs/waiting "${CLUSTER_NAME}-worker-1" sleep 1000
   docker exec --detach --env VERL_REGRESS_JOB_DIR=/private/jobs/other "${CLUSTER_NAME}-worker-1" sleep 1001

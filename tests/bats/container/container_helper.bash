@@ -68,7 +68,7 @@ container::api() {
 import sys, urllib.request
 token = open("/run/secrets/ray_token").read().strip()
 request = urllib.request.Request("http://127.0.0.1:8265" + sys.argv[1], headers={"Authorization": "Bearer " + token})
-print(urllib.request.urlopen(request, timeout=10).read().decode())' "$1"
+print(urllib.request.urlopen(request, timeout=60).read().decode())' "$1"
 }
 
 container::ip() { docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "${CLUSTER_NAME}-$1"; }

@@ -35,6 +35,8 @@ load::in_order() {
 # load::is_at ID POSITION: the job waits in the queue, at that position.
 load::is_at() { [[ -s ${WORKDIR}/shared/jobs/$1/state/queued && $(jq -r .reason "${WORKDIR}/shared/jobs/$1/state/queued") == "$2" ]]; }
 
+load::is_queue_empty() { [[ -z $(ls "${WORKDIR}/shared/queue/${CLUSTER_NAME}") ]]; }
+
 # load::await_position ID POSITION
 load::await_position() { wait::until 300 - load::is_at "$@" || fail "$1 is not at '$2': $(cat "${WORKDIR}/shared/jobs/$1/state/queued")"; }
 
@@ -79,7 +81,7 @@ load::run() {
   load::await_position "$last" "position 1 of 1: behind ${first} (MAX_RUNNING=1)"
 
   JOB=$last timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/wait" 2>&1 3>&- &
-  wait::until 60 - grep -q "${last} is QUEUED (position 1 of 1: behind ${first} (MAX_RUNNING=1))" "${BATS_TEST_TMPDIR}/wait" || fail "$(<"${BATS_TEST_TMPDIR}/wait")"
+  wait::until 120 - grep -q "${last} is QUEUED (position 1 of 1: behind ${first} (MAX_RUNNING=1))" "${BATS_TEST_TMPDIR}/wait" || fail "$(<"${BATS_TEST_TMPDIR}/wait")"
   JOB=$first scripts/54_stop.sh >"${BATS_TEST_TMPDIR}/stop" 2>&1 || fail "$(<"${BATS_TEST_TMPDIR}/stop")"
   wait "$!" || fail "${last}: $(<"${BATS_TEST_TMPDIR}/wait")"
   dir="${WORKDIR}/shared/jobs/${last}"
@@ -88,7 +90,7 @@ load::run() {
   # One at a time, in queue order.
   moments=$(cd "${WORKDIR}/shared/jobs" && for job in "$first" "$last"; do jq -r .time "${job}/state/turn" "${job}/state/ended"; done)
   [[ $(wc -l <<<"$moments") == 4 && $moments == "$(sort <<<"$moments")" ]] || fail "they did not train one after the other: ${moments}"
-  [[ -z $(ls "${WORKDIR}/shared/queue/${CLUSTER_NAME}") ]] || fail 'the queue is not empty'
+  wait::until 30 - load::is_queue_empty || fail 'the queue is not empty'
   fault::answered 0 "$1 accepted, 1 trained, $(($1 - 1)) stopped while they waited"
   fault::recovered kind=load "tries=$1"
 }

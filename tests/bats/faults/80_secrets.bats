@@ -32,7 +32,7 @@ secret::submit() {
   JOB=$(API_KEY=$CANARY CODE_ID=codeKey OVERRIDES="${FAULT_EPOCHS} trainer.total_training_steps=$2" scripts/44_submit_sdk.sh "$spec" 2>"${BATS_TEST_TMPDIR}/submit") ||
     fail "$(<"${BATS_TEST_TMPDIR}/submit")"
   secret::is_of "$JOB"
-  wait::until 180 secret::is_over fault::has_step 1 || fail "${JOB} did not come to its first step: $(tail -n 20 "${JOB_DIR}/logs/driver.log")"
+  wait::until 600 secret::is_over fault::has_step 1 || fail "${JOB} did not come to its first step: $(tail -n 20 "${JOB_DIR}/logs/driver.log")"
   grep -qxF 'key <secret API_KEY>' "${JOB_DIR}/logs/driver.log" ||
     fail "driver.log has no line 'key <secret API_KEY>': $(grep '^key' "${JOB_DIR}/logs/driver.log")"
 }
@@ -90,7 +90,7 @@ secret::reached() {
 }
 
 @test "a launcher with a secret is killed: LOST, and the secret's file goes at once" {
-  secret::submit 'the launcher of a job with a secret is killed -9' 400
+  secret::submit 'the launcher of a job with a secret is killed -9' 4000
   [[ $(stat -c '%a %s' "$FILE") == 600\ [1-9]* ]] || fail "its file is $(stat -c '%a %s' "$FILE")"
   secret::search head "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
   # First show that the search finds what is there.
@@ -100,7 +100,7 @@ secret::reached() {
   ! secret::is_over || fail 'the job ended before everything was searched: it is to have more steps'
   fault::inject fault::kill '^python3 .*run\.py launch'
   # No command has asked for the job's state: the keeper removes the file.
-  wait::until 10 - secret::is_gone || fail "${FILE} is there still"
+  wait::until 30 - secret::is_gone || fail "${FILE} is there still"
   fault::follow
   fault::reports 7 "error   ${JOB} LOST \(the launcher on worker-[01] was ended by SIGKILL before it could record an end\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left

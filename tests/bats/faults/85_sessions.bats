@@ -38,7 +38,7 @@ session::start() {
 session::newest() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 -type d 2>/dev/null | sort | tail -n 1; }
 
 # session::await FACT...: until it is true, but not beyond the end of the session that was started last.
-session::await() { wait::until 300 session::is_over "$@" || fail "$*: it did not come to that: $(<"$SESSION_OUT")"; }
+session::await() { wait::until 600 session::is_over "$@" || fail "$*: it did not come to that: $(<"$SESSION_OUT")"; }
 
 session::is_over() { ! kill -0 "$SESSION_PID" 2>/dev/null; }
 
@@ -50,7 +50,7 @@ session::trains() { grep -q "step $1 of " "$SESSION_OUT"; }
 
 @test "the head restarts and nobody comes: the session ends, and goes on after make up" {
   fault::begin 'the head restarts in the middle of a session, and nobody comes'
-  UNREACHABLE_TIMEOUT=10 session::start restarted 'loss: {workload: sft, steps: 20, overrides: [trainer.nnodes=1]}'
+  UNREACHABLE_TIMEOUT=20 session::start restarted 'loss: {workload: sft, steps: 20, overrides: [trainer.nnodes=1]}'
   session::await session::trains 1
   fault::inject docker restart --time 0 "${CLUSTER_NAME}-head"
   session::ended

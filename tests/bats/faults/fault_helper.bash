@@ -51,7 +51,7 @@ fault::submit() {
 
 # fault::await FACT...: waits until it is true for JOB, but not beyond the job's end.
 fault::await() {
-  wait::until 180 fault::has_reported "$@" || fail "$*: it did not come to that: $(<"${BATS_TEST_TMPDIR}/printed")"
+  wait::until 600 fault::has_reported "$@" || fail "$*: it did not come to that: $(<"${BATS_TEST_TMPDIR}/printed")"
 }
 
 # fault::before: records the finished jobs, for tests that create their job in another way.
@@ -74,7 +74,7 @@ fault::answered() { status=$1 LINE=$2 SECONDS_TO_TELL=$(fault::_since "$INJECTED
 
 # fault::follow: `make wait` for JOB in the background, as from another terminal.
 fault::follow() {
-  timeout 600 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/printed" 2>&1 3>&- &
+  timeout 1200 scripts/52_wait.sh >"${BATS_TEST_TMPDIR}/printed" 2>&1 3>&- &
   FOLLOWER=$!
 }
 
@@ -153,7 +153,7 @@ fault::find_driver() {
 
 # fault::nothing_left: no process of JOB runs on any node.
 fault::nothing_left() {
-  wait::until 30 - fault::_is_nothing_left || fail "left of ${JOB}: $(<"${BATS_TEST_TMPDIR}/left")"
+  wait::until 60 - fault::_is_nothing_left || fail "left of ${JOB}: $(<"${BATS_TEST_TMPDIR}/left")"
 }
 
 fault::_is_nothing_left() {

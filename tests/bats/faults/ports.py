@@ -18,6 +18,7 @@ def kind(place: str, path: str) -> str:
     connection = http.client.HTTPConnection(place, timeout=SECONDS)
     try:
         connection.connect()
+        connection.sock.settimeout(4 * SECONDS)  # the kernel connects, a process that may wait for a core answers
     except OSError:
         return "closed"
     try:

@@ -63,7 +63,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   assert_line 'error   worker-0 does not see at /elsewhere \(SHARED_ROOT\) what was written there: mount the same directory on every node and host\.'
   in_node head sh -c '[ -z "$(ls -A /elsewhere)" ]'
   docker exec --detach "${CLUSTER_NAME}-head" sh -c 'echo "$$" >/tmp/server; exec python3 -m http.server --bind 127.0.0.1 8265'
-  on wait::until 20 - docker exec "${CLUSTER_NAME}-head" bash -c 'exec 3<>/dev/tcp/127.0.0.1/8265' 2>/dev/null
+  on wait::until 60 - docker exec "${CLUSTER_NAME}-head" bash -c 'exec 3<>/dev/tcp/127.0.0.1/8265' 2>/dev/null
   run scripts/00_prereq_check.sh
   assert_status 1
   assert_line 'error   Port 8265 of head \(.*\) is in use, but Ray needs it: end .*'
@@ -95,7 +95,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   [[ $line == *" -J trainer@$(container::ip worker-0) "* ]] || fail 'no jump host'
   bash -c "exec ${line}" >/dev/null 2>&1 3>&- &
   typed=$!
-  on wait::until 30 - curl --silent --noproxy '*' --output /dev/null http://127.0.0.1:18285/
+  on wait::until 60 - curl --silent --noproxy '*' --output /dev/null http://127.0.0.1:18285/
   kill "$typed"
 }
 

@@ -93,7 +93,7 @@ is_nothing_left() { [[ -z $(left) ]]; }
   run make --no-print-directory down
   assert_status 0
   assert_line "changed removed 1 containers \(${CLUSTER_NAME}-worker-0\) .*"
-  is_nothing_left || fail "$(left)"
+  wait::until 30 - is_nothing_left || fail "$(left)"
   run make --no-print-directory down
   assert_status 0
   assert_line "skip    nothing has the label verl-regress.cluster=${CLUSTER_NAME}"
@@ -141,6 +141,6 @@ asks() { bash -c 'source "$0/scripts/lib/regress.bash"; cli::begin; trap - EXIT;
   assert_line 'ok      worker-0 is ALIVE at 10.213.77.12: .*'
   assert_line 'ok      slurm-boxes SUCCEEDED \(the trainer ended\)'
   [[ $(jq -r .node_ip "${WORKDIR}/shared/jobs/slurm-boxes/state/started") == 10.213.77.12 ]]
-  is_nothing_left || fail "$(left)"
+  wait::until 30 - is_nothing_left || fail "$(left)"
   run ! grep -rlF "$(<"${WORKDIR}/secrets/slurm-${BATCH}.token")" "${WORKDIR}/shared" "${WORKDIR}/slurm"
 }

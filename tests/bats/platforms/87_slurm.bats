@@ -45,6 +45,8 @@ ours() {
   done
 }
 
+is_nothing_left() { [[ -z $(ours) ]]; }
+
 @test "the transport contract over steps of an allocation, and a step that is lost" {
   allocate 3
   contract::all
@@ -78,7 +80,7 @@ ours() {
   assert_status 2
   assert_line "error   The Slurm job ${SLURM_JOB_ID} has 1 host \(gpu-0\), but at least 2 are needed: the head gets a host of its own, without GPUs, because two Ray nodes cannot share an address; allocate one more than you want workers, as with 'salloc --nodes=3'\."
   scancel "$SLURM_JOB_ID"
-  wait::until 30 - slurm_nodes::state_of "$SLURM_JOB_ID" CANCELLED
+  wait::until 120 - slurm_nodes::state_of "$SLURM_JOB_ID" CANCELLED
   run scripts/00_prereq_check.sh
   assert_status 8
   assert_line "error   The Slurm job ${SLURM_JOB_ID} \(SLURM_JOB_ID\) is CANCELLED, not RUNNING: allocate hosts again with 'salloc --nodes=3'\."
@@ -98,10 +100,10 @@ ours() {
   unset SLURM_JOB_ID TRANSPORT
   WORKLOAD=sft CODE_ID=codeA SUBMISSION_ID=in-slurm OVERRIDES='trainer.total_training_steps=4000 trainer.total_epochs=200' \
     BATCH_PARTITION=train BATCH_TIME=00:20:00 HF_TOKEN=not-for-the-job slurm_nodes::submit
-  slurm_nodes::await_line 300 'step 3 of 4000'
+  slurm_nodes::await_line 900 'step 3 of 4000'
   scancel "$BATCH"
-  wait::until 60 - slurm_nodes::state_of "$BATCH" CANCELLED
-  [[ -z $(ours) ]] || fail "$(ours) $(tail -n 30 "${WORKDIR}/slurm/${BATCH}.log")"
+  wait::until 120 - slurm_nodes::state_of "$BATCH" CANCELLED
+  wait::until 30 - is_nothing_left || fail "$(ours) $(tail -n 30 "${WORKDIR}/slurm/${BATCH}.log")"
   run ! grep -rlF "$(<"${WORKDIR}/secrets/slurm-${BATCH}.token")" "$SLURM_SHARED" "${WORKDIR}/slurm"
   run ! grep -rlF not-for-the-job "$SLURM_SHARED" "${WORKDIR}/slurm"
 }

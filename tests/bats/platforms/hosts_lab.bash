@@ -70,8 +70,8 @@ INIT
   nsenter --net="/run/netns/${name}" unshare --mount sh "${dir}/init" "$dir" "$1" >"${dir}/log" 2>&1 3>&- </dev/null &
   printf '%s\n' "$!" >"${dir}/pid"
   disown "$!"
-  wait::until 60 - docker -H "unix://${dir}/docker.sock" version >/dev/null 2>&1
-  wait::until 20 - bash -c "exec 3<>/dev/tcp/${HOSTS_IP[$2]}/22" 2>/dev/null
+  wait::until 120 - docker -H "unix://${dir}/docker.sock" version >/dev/null 2>&1
+  wait::until 60 - bash -c "exec 3<>/dev/tcp/${HOSTS_IP[$2]}/22" 2>/dev/null
 }
 
 # hosts_lab::halt HOST: as if its power were cut: its processes and containers are gone, its disk stays. The network goes first, or

@@ -24,7 +24,7 @@ slurm_lab::make() {
     printf 'Host gpu-%s\n  HostName %s\n' "$host" "${HOSTS_IP[$host]}" >>"${LAB}/config"
     slurm_lab::boot "$host"
   done
-  wait::until 30 - slurm_nodes::are_idle 2
+  wait::until 120 - slurm_nodes::are_idle 2
 }
 
 # slurm_lab::boot HOST: after hosts_lab::boot: its engine is at the usual place, as Compose's plugin is, its connections are its own, and

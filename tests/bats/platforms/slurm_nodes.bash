@@ -32,7 +32,7 @@ slurm_nodes::make() {
       [[ $2 != "$(hostname)" ]] || slurmctld
       slurmd' start "${dir}/slurm" "${SLURM_HOSTS[0]}" "$SLURM_RUN"
   done
-  wait::until 30 - slurm_nodes::are_idle "${#SLURM_HOSTS[@]}"
+  wait::until 120 - slurm_nodes::are_idle "${#SLURM_HOSTS[@]}"
 }
 
 # slurm_nodes::remove DIR: removes the hosts, the network, the image, our munged, and files that read-only snapshots would keep.
@@ -67,7 +67,7 @@ slurm_nodes::is_over() { [[ $(squeue --noheader --states=all --jobs="$1" --forma
 
 # slurm_nodes::await_end: BATCH is COMPLETED; `output` is what it printed.
 slurm_nodes::await_end() {
-  wait::until 420 - slurm_nodes::is_over "$BATCH" || slurm_nodes::_fail
+  wait::until 900 - slurm_nodes::is_over "$BATCH" || slurm_nodes::_fail
   slurm_nodes::state_of "$BATCH" COMPLETED || slurm_nodes::_fail
   output=$(<"${WORKDIR}/slurm/${BATCH}.log")
 }

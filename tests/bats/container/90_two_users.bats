@@ -3,10 +3,9 @@
 # jobs, and what one of them prepares for the other is refused or harmless.
 
 setup_file() {
-  load fault_helper
-  fault::use work 18285
-  [[ -d ${WORKDIR}/cache/verl/pypi-0.9.1 ]] || container::cluster # which fetches verl
-  fault::down
+  load container_helper
+  container::use team 18299
+  [[ -d ${WORKDIR}/cache/verl/pypi-0.9.1 ]] || { container::cluster && make down FORCE=1 >/dev/null 2>&1; } # which fetches verl
   export HOUSE=/tmp/verl-regress-team-$$ ANN=41001 BOB=41002 TEAM=42000
   # A value of which the other is the beginning.
   SHORT_KEY=$(head -c 10 /dev/urandom | od -An -vtx1 | tr -d ' \n') LONG_KEY_REST=$(head -c 10 /dev/urandom | od -An -vtx1 | tr -d ' \n')
@@ -17,14 +16,15 @@ setup_file() {
 }
 
 teardown_file() {
-  load fault_helper
+  load container_helper
   ann make --no-print-directory down FORCE=1 >/dev/null 2>&1
   bob make --no-print-directory down FORCE=1 >/dev/null 2>&1
   rm -rf "$HOUSE"
 }
 
 setup() {
-  load fault_helper
+  load container_helper
+  source scripts/lib/wait.bash
   shared=${HOUSE-}/shared
 }
 
@@ -37,7 +37,7 @@ bob() { as bob "$BOB" 18302 "$@"; }
 # as USER UID PORT ARGV...: in that user's checkout, with the groups of the team and of the engine.
 as() {
   (cd "${HOUSE}/$1" && env -i PATH="$PATH" HOME="${HOUSE}/$1" DOCKER_CONFIG="${HOUSE}/$1/docker-config" NO_COLOR=1 PROFILE=cpu WORKERS=1 \
-    CLUSTER_NAME="vrfault-$1" DASHBOARD_PORT="$3" SHARED_GROUP="$TEAM" VERL_SOURCE="path:${HOUSE}/$1/verl-source" SHORT_KEY="$SHORT_KEY" \
+    CLUSTER_NAME="vrtest-$1" DASHBOARD_PORT="$3" SHARED_GROUP="$TEAM" VERL_SOURCE="path:${HOUSE}/$1/verl-source" SHORT_KEY="$SHORT_KEY" \
     LONG_KEY="${SHORT_KEY}${LONG_KEY_REST}" setpriv --reuid "$2" --regid "$2" --groups "$(stat -c %g /var/run/docker.sock),${TEAM}" "${@:4}")
 }
 
@@ -106,7 +106,7 @@ two::of_ann() { find "$shared" -user "$ANN" -type f ! -path "${shared}/ray/*" ! 
 
 # two::await_checkpoint ID: a running job has saved a step.
 two::await_checkpoint() {
-  wait::until 240 - two::has_checkpoint_or_end "$1" || fail "$1 has no checkpoint after 240 s"
+  wait::until 600 - two::has_checkpoint_or_end "$1" || fail "$1 has no checkpoint after 600 s"
   [[ ! -s ${shared}/jobs/$1/state/ended ]] || fail "$1 ended: $(tail -n 20 "${shared}/jobs/$1/logs/driver.log")"
 }
 two::has_checkpoint_or_end() { [[ -s ${shared}/jobs/$1/state/ended || -s ${shared}/jobs/$1/checkpoints/latest_checkpointed_iteration.txt ]]; }
@@ -162,7 +162,7 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   [[ -z $(find "${shared}/jobs/anns" ! -user "$ANN")$(find "${shared}/jobs/bobs" ! -user "$BOB") ]]
 
   two::refused 2 \
-    "error   anns is on the cluster vrfault-ann, and CLUSTER_NAME is vrfault-bob: stop it from there \(user ${ANN}, ${HOUSE}/ann/workdir\)\." \
+    "error   anns is on the cluster vrtest-ann, and CLUSTER_NAME is vrtest-bob: stop it from there \(user ${ANN}, ${HOUSE}/ann/workdir\)\." \
     bob env JOB=anns scripts/54_stop.sh
   for user in ann bob; do
     run "$user" env JOB=latest scripts/54_stop.sh
@@ -207,16 +207,16 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
 }
 
 @test "two users: the token and the secrets of one never reach the other" {
-  local token="${HOUSE}/ann/workdir/secrets/vrfault-ann.token" gateway place
-  gateway=$(docker network inspect vrfault-ann_ray --format '{{(index .IPAM.Config 0).Gateway}}')
+  local token="${HOUSE}/ann/workdir/secrets/vrtest-ann.token" gateway place
+  gateway=$(docker network inspect vrtest-ann_ray --format '{{(index .IPAM.Config 0).Gateway}}')
   python3 -u -c 'import socket, sys
 server = socket.create_server((sys.argv[1], 0))
 print(server.getsockname()[1])
 while True: print(server.accept()[0].recv(65536))' "$gateway" >"${BATS_TEST_TMPDIR}/heard" 2>&1 3>&- &
   listener=$!
-  wait::until 10 - test -s "${BATS_TEST_TMPDIR}/heard" || fail 'nobody listens'
+  wait::until 60 - test -s "${BATS_TEST_TMPDIR}/heard" || fail 'nobody listens'
   place="${gateway}:$(head -n 1 "${BATS_TEST_TMPDIR}/heard")"
-  docker exec vrfault-ann-head python3 -c 'import socket, sys
+  docker exec vrtest-ann-head python3 -c 'import socket, sys
 socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap works")' "${place%:*}" "${place##*:}"
   {
     cat "${HOUSE}/ann/spec.yaml"
@@ -243,7 +243,7 @@ socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap 
   run bob cat "$token"
   [[ $status != 0 && $output == *'Permission denied'* ]]
   # shellcheck disable=SC2016  # expanded there
-  run bob bash -c 'source scripts/lib/dashboard.bash; bash -c "$DASHBOARD_ASK" ask 127.0.0.1 18301 /api/jobs/ workdir/secrets/vrfault-bob.token'
+  run bob bash -c 'source scripts/lib/dashboard.bash; bash -c "$DASHBOARD_ASK" ask 127.0.0.1 18301 /api/jobs/ workdir/secrets/vrtest-bob.token'
   [[ $output == 403 ]] || fail "Ann's Ray answers Bob's token"
   run ann make --no-print-directory debug JOB=anns
   assert_status 0
