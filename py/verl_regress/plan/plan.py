@@ -15,7 +15,7 @@ from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.trust import need, trusted
-from verl_regress.plan import inputs, ray_init, reward_fn
+from verl_regress.plan import inputs, ray_init, reward_call, reward_fn
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.inputs import Input
@@ -182,6 +182,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     caches = tuple(inputs.caches(root, environment))
     code_dirs = tuple(dict.fromkeys(_python_path(root, environment, code)))
     read = inputs.find(root, environment, job, composed)
+    reward_call.check(root, code.path, code.record, composed)
     return Plan(request, code, paths, driver, environment, composed, read, code_dirs, caches)
 
 
