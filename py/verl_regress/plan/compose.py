@@ -54,6 +54,11 @@ class Composed:
             key = key.rpartition(".")[0]
         return self._origins.get(key)
 
+    def named(self, key: str, value: Any) -> str:
+        """A key with its value, as messages name them."""
+        origin = self.origin_of(key) or "verl's config"
+        return f"{key}={shown(str(value))} (from {origin})"
+
     @cached_property
     def _origins(self) -> dict[str, str]:
         return {override.parts()[1]: override.origin for override in self.overrides}

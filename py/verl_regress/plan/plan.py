@@ -15,7 +15,7 @@ from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.trust import need, trusted
-from verl_regress.plan import inputs, ray_init, reward_call, reward_fn
+from verl_regress.plan import contents, inputs, ray_init, reward_call, reward_fn
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.inputs import Input
@@ -183,6 +183,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     code_dirs = tuple(dict.fromkeys(_python_path(root, environment, code)))
     read = inputs.find(root, environment, job, composed)
     reward_call.check(root, code.path, code.record, composed)
+    contents.check(root, request.workload, composed, read)
     return Plan(request, code, paths, driver, environment, composed, read, code_dirs, caches)
 
 

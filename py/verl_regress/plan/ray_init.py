@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.errors import BadInput
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.environment import Environment
 
@@ -25,11 +25,11 @@ def check(composed: Composed, environment: Environment) -> None:
         value = given.get(name)
         if value if name in _UNLESS_EMPTY else value is not None:
             raise BadInput(
-                f"{_named(composed, name, value)} is refused: Ray takes it for a new cluster only, and the job's cluster runs already; leave it out."
+                f"{composed.named(f'{_KEY}.{name}', value)} is refused: Ray takes it for a new cluster only, and the job's cluster runs already; leave it out."
             )
     if given.get("address") not in (None, "auto"):
         raise BadInput(
-            f"{_named(composed, 'address', given['address'])} is refused: the job finds its cluster by itself; leave it out."
+            f"{composed.named(f'{_KEY}.address', given['address'])} is refused: the job finds its cluster by itself; leave it out."
         )
     if environment.variables.get("RAY_OVERRIDE_JOB_RUNTIME_ENV") == "1":
         return  # then Ray takes what ray.init says
@@ -37,15 +37,10 @@ def check(composed: Composed, environment: Environment) -> None:
     both = next((name for name in variables if name in environment.runtime_env()["env_vars"]), None)
     if both is not None:
         raise BadInput(
-            f"{_named(composed, f'runtime_env.env_vars.{both}', variables[both])} is refused: the job has this variable, too "
+            f"{composed.named(f'{_KEY}.runtime_env.env_vars.{both}', variables[both])} is refused: the job has this variable, too "
             f"(from {environment.origins.get(both, 'verl-regress')}), and Ray takes none from both; leave it out, and write it under env_vars of the JobSpec."
         )
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _named(composed: Composed, name: str, value: Any) -> str:
-    origin = composed.origin_of(f"{_KEY}.{name}") or "verl's config"
-    return f"{_KEY}.{name}={shown(str(value), 80)} (from {origin})"

@@ -1,0 +1,138 @@
+"""What data and models on the shared root must contain for a job to take its first step: read from footers and headers, never as a whole.
+
+Only what certainly fails is refused. verl's loaders were read in 0.7.1 to 0.9.1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.layout import SharedRoot
+from verl_regress.plan.compose import Composed
+from verl_regress.plan.inputs import Input
+from verl_regress.plan.workloads import Workload
+
+_MOST_HEADER = 100_000_000  # bytes: the most that safetensors reads
+_INDEX, _ONE = "model.safetensors.index.json", "model.safetensors"
+_OF_TOKENIZER = (
+    "tok",
+    "vocab",
+    "spiece",
+    "sentencepiece",
+    "bpe",
+    ".model",
+    ".py",
+)  # in the names of the files that can be one
+_TRAINED = ("actor_rollout_ref.model", "model")  # whose tokenizer the job uses
+
+
+def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterable[Input]) -> None:
+    """Raise BadInput for data without a whole batch or without its column, and for a model that lacks weights or a tokenizer."""
+    data = composed.config.get("data") or {}
+    if not (data.get("custom_cls") or {}).get("path"):  # else the user's own class reads the files
+        _check_data(root, workload, composed, data)
+    for one in read:
+        if one.key.endswith("model.path") and root.has(one.path):
+            with suppress(
+                OSError, ValueError, LookupError, TypeError, AttributeError
+            ):  # an index that is not one is left for verl
+                _check_model(one, composed)
+
+
+def _check_data(root: SharedRoot, workload: Workload, composed: Composed, data: Mapping[str, Any]) -> None:
+    column_key = "prompt_key" if workload.has_reward else "messages_key"
+    rows = {
+        key: [
+            _rows_of(root, composed, f"data.{key}", file, f"data.{column_key}", data.get(column_key))
+            for file in _files(data.get(key))
+        ]
+        for key in ("train_files", "val_files")
+    }
+    is_own_choice = any(
+        (data.get(key) or {}).get(name) for key, name in (("sampler", "class_path"), ("datagen", "path"))
+    )
+    known = [count for count in rows["train_files"] if count is not None]
+    if is_own_choice or not known or len(known) < len(rows["train_files"]):
+        return
+    most = data.get("train_max_samples")
+    used = min(sum(known), most) if isinstance(most, int) and most > 0 else sum(known)
+    sizes = [size for key in ("train_batch_size", "gen_batch_size") if isinstance(size := data.get(key), int)]
+    if sizes and used < min(sizes):
+        raise BadInput(
+            f"{composed.named('data.train_files', data['train_files'])} gives {used} rows, which make no batch of {min(sizes)}: write a smaller "
+            "data.train_batch_size, or name more rows."
+        )
+
+
+def _rows_of(root: SharedRoot, composed: Composed, key: str, file: str, column_key: str, column: Any) -> int | None:
+    """The number of rows of a parquet file on the shared root; None for any other, and where pyarrow is not. Raises BadInput."""
+    path = Path(file.removeprefix("file://"))
+    if path.suffix != ".parquet" or not root.has(path):
+        return None
+    try:
+        from pyarrow import parquet  # in the node images, but not on a login host
+
+        footer = parquet.ParquetFile(path)
+    except ImportError:
+        return None
+    except (OSError, ValueError) as error:  # pyarrow's own errors are among these
+        raise BadInput(
+            f"{composed.named(key, path)} is not a parquet file that can be read ({shown(str(error), 200)}): make it again."
+        ) from None
+    names = footer.schema_arrow.names
+    if isinstance(column, str) and column not in names:
+        raise BadInput(
+            f"{composed.named(key, path)} has no column {shown(column)!r} ({column_key} of verl's config): name one of {shown(', '.join(names))}."
+        )
+    return int(footer.metadata.num_rows)
+
+
+def _files(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else [value] if isinstance(value, str) else []
+
+
+def _check_model(one: Input, composed: Composed) -> None:
+    names = {path.name for path in one.path.iterdir()}
+    weights = {_ONE} & names
+    if not weights and _INDEX in names:
+        weights = {*json.loads((one.path / _INDEX).read_bytes())["weight_map"].values()}
+    for name in sorted(weights):
+        problem = _problem_of(one.path / name)
+        if problem:
+            raise BadInput(f"{one.named} is not usable, because {shown(name)} {problem}: copy the model again.")
+    above = one.key.rpartition(".")[0]
+    is_bare = weights and not any(mark in name.lower() for name in names for mark in _OF_TOKENIZER)
+    if is_bare and above in _TRAINED and not _at(composed.config, f"{above}.tokenizer_path"):
+        raise BadInput(
+            f"{one.named} has weights, and no file of a tokenizer: copy the model's tokenizer.json and tokenizer_config.json there, or name "
+            f"a folder that has them with {above}.tokenizer_path."
+        )
+
+
+def _problem_of(weights: Path) -> str | None:
+    """Why safetensors will not load this file; its header says how long it is."""
+    if not weights.exists():
+        return f"is missing, which {_INDEX} names"
+    size = weights.stat().st_size
+    with weights.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            if not 0 < length <= min(_MOST_HEADER, size - 8):
+                raise ValueError
+            header = json.loads(file.read(length))
+            tensors = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return f"has {size:,} bytes that are not those of a safetensors file"
+    whole = 8 + length + max(tensors, default=0)
+    return f"is cut: it has {size:,} of {whole:,} bytes" if size < whole else None
+
+
+def _at(config: Any, key: str) -> Any:
+    for part in key.split("."):
+        config = config.get(part) if isinstance(config, dict) else None
+    return config

@@ -1,0 +1,143 @@
+"""Data and models that no job can take its first step with are refused before it waits; the files are only looked into."""
+
+import json
+import sys
+import types
+
+import pytest
+from shared_fixtures import CONFIG, record, write
+
+DATA = "data: {train_files: x, val_files: x, train_batch_size: 1024, gen_batch_size: null, train_max_samples: -1, prompt_key: prompt}"
+
+
+@pytest.fixture
+def planned(submit, shared, monkeypatch):
+    """A dry run with these overrides, where pyarrow takes the rows and columns from JSON."""
+
+    class ParquetFile:
+        def __init__(self, path):
+            content = json.loads(path.read_text())
+            self.metadata = types.SimpleNamespace(num_rows=content["rows"])
+            self.schema_arrow = types.SimpleNamespace(names=content["columns"])
+
+    module = types.ModuleType("pyarrow")
+    module.parquet = types.SimpleNamespace(ParquetFile=ParquetFile)
+    monkeypatch.setitem(sys.modules, "pyarrow", module)
+    lines = [DATA if line.startswith("data:") else line for line in CONFIG.splitlines()]
+    write(shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml", "\n".join(lines) + "\n")
+    record(shared.snapshots / "codeA")
+    for name in ("train", "test"):
+        parquet(shared.datasets / "sums" / f"{name}.parquet", 8)
+    return lambda *texts, **more: submit(
+        "--dry-run", f"--overrides={' '.join(('data.train_batch_size=8', *texts))}", **more
+    )
+
+
+def parquet(path, rows, *columns):
+    return write(path, json.dumps({"rows": rows, "columns": columns or ("prompt", "data_source")}))
+
+
+def test_rows_that_make_no_batch_are_refused(planned, shared):
+    """Before: `integer division or modulo by zero`, after a minute."""
+    files = [str(parquet(shared.user_code / "own" / f"{number}.parquet", 4)) for number in (1, 2)]
+    assert planned(f"data.train_files={files[0]}").is_refusal(
+        f"data.train_files={files[0]} (from OVERRIDES) gives 4 rows, which make no batch of 8: write a smaller data.train_batch_size, or name "
+        "more rows."
+    )
+    cut = "data.train_max_samples=6"
+    assert planned(cut).status == 2
+    accepted = (
+        (f"data.train_files=[{files[0]},{files[1]}]",),
+        (cut, "data.gen_batch_size=4"),
+        (cut, "+data.sampler.class_path=pkg://mine"),  # may draw a row twice
+        (cut, "data.train_files=[/no/x.parquet]"),  # which only the nodes may have
+    )
+    assert [planned(*texts).status for texts in accepted] == [0, 0, 0, 0]
+
+
+def test_a_column_that_is_missing_is_refused(planned, shared):
+    file = parquet(shared.user_code / "own" / "a.parquet", 8, "question", "answer")
+    assert planned(f"data.val_files=[{file}]").is_refusal(
+        f"data.val_files={file} (from OVERRIDES) has no column 'prompt' (data.prompt_key of verl's config): name one of question, answer."
+    )
+    assert planned(f"data.val_files=[{file}]", "data.prompt_key=question").status == 2  # the training data has none
+    assert planned(f"data.train_files={file}", f"data.val_files=[{file}]", "data.prompt_key=question").status == 0
+    assert planned(f"data.val_files=[{file}]", "+data.custom_cls.path=pkg://mine").status == 0
+
+
+def test_a_file_that_is_no_parquet_is_refused(planned, shared):
+    file = write(shared.user_code / "own" / "a.parquet", "")
+    outcome = planned(f"data.train_files={file}")
+    assert (outcome.status, outcome.created) == (2, [])
+    assert outcome.err.startswith(
+        f"error   data.train_files={file} (from OVERRIDES) is not a parquet file that can be read ("
+    )
+
+
+def test_without_pyarrow_nothing_is_said_of_the_data(planned, shared, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert planned(f"data.train_files={write(shared.user_code / 'own' / 'a.parquet', '')}").status == 0
+
+
+def safetensors(path, length=100, missing=0):
+    head = json.dumps(
+        {"__metadata__": {}, "w": {"dtype": "U8", "shape": [length], "data_offsets": [0, length]}}
+    ).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes((len(head).to_bytes(8, "little") + head + b"x" * length)[: -missing or None])
+    return path.stat().st_size
+
+
+@pytest.fixture
+def model(shared):
+    folder = shared.models / "own"
+    write(folder / "config.json", "{}")
+    write(folder / "tokenizer.json", "{}")
+    return folder
+
+
+def test_weights_that_are_cut_are_refused(planned, model):
+    size = safetensors(model / "model.safetensors", missing=40)
+    assert planned(model="own").is_refusal(
+        f"actor_rollout_ref.model.path={model} (from verl-regress) is not usable, because model.safetensors is cut: it has {size} of {size + 40} "
+        "bytes: copy the model again."
+    )
+    safetensors(model / "model.safetensors")
+    assert planned(model="own").status == 0
+
+
+@pytest.mark.parametrize("content", ["version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "", "x" * 7])
+def test_weights_that_are_a_pointer_are_refused(planned, model, content):
+    write(model / "model.safetensors", content)
+    outcome = planned(model="own")
+    assert (outcome.status, "bytes that are not those of a safetensors file" in outcome.err) == (2, True)
+
+
+def test_a_shard_that_the_index_names_is_needed(planned, model):
+    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    write(
+        model / "model.safetensors.index.json",
+        json.dumps({"weight_map": {"a": names[0], "b": names[1], "c": names[0]}}),
+    )
+    safetensors(model / names[0])
+    safetensors(model / "consolidated.safetensors", missing=40)  # nothing reads it
+    assert planned(model="own").is_refusal(
+        f"actor_rollout_ref.model.path={model} (from verl-regress) is not usable, because {names[1]} is missing, which model.safetensors.index.json "
+        "names: copy the model again."
+    )
+    safetensors(model / names[1])
+    assert planned(model="own").status == 0
+    write(model / "model.safetensors.index.json", "[")
+    assert planned(model="own").status == 0  # verl says it
+
+
+def test_a_model_without_a_tokenizer_is_refused(planned, model):
+    """Before: `Expected Qwen newline to tokenize to one token`, after the model had been loaded."""
+    safetensors(model / "model.safetensors")
+    tokenizer = model / "tokenizer.json"
+    tokenizer.rename(model / "vocab.json")
+    assert planned(model="own").status == 0
+    (model / "vocab.json").unlink()
+    outcome = planned(model="own")
+    assert (outcome.status, "has weights, and no file of a tokenizer: copy " in outcome.err) == (2, True)
+    assert planned("+actor_rollout_ref.model.tokenizer_path=org/name", model="own").status == 0
