@@ -66,8 +66,15 @@ job::_request() {
   job::_overrides "$1" "$2" "$stream"
 }
 
+# job::need_code_of_job: a further attempt runs the code of its job; a CODE_ID in a file is for new jobs.
+job::need_code_of_job() {
+  [[ ${ENV_ORIGIN[CODE_ID]} != "$ENV_TYPED" ]] ||
+    cli::die 2 "CODE_ID='$(cli::shown "$CODE_ID")' (from ${ENV_TYPED}) is refused, because a further attempt runs the code of its job: leave it out, or give it to a new job ('make submit') with OVERRIDES='trainer.resume_mode=resume_path trainer.resume_from_path=…'."
+}
+
 # job::again resume|retry: a further attempt of JOB, with OVERRIDES and OVERRIDES_FILE added. Its id is on stdout.
 job::again() {
+  job::need_code_of_job
   local stream args=("$JOB" "--cluster=${CLUSTER_NAME}")
   # shellcheck disable=SC2034  # job::_overrides and job::_begin take it by its name
   local members=()

@@ -36,6 +36,7 @@ batch::print() {
   for name in PATH HOME USER LANG; do [[ ! -v $name ]] || printf 'export %s=%q\n' "$name" "${!name}"; done
   printf 'knobs=(\n  TRANSPORT=%s\n  WAIT=1\n' "$TRANSPORT"
   for name in "${KNOB_NAMES[@]}"; do
+    [[ $BATCH_DO != resume || $name != CODE_ID ]] || continue # it is for new jobs
     [[ $name == BATCH_* || $name == @(DRY_RUN|FORCE|TO|TRANSPORT|WAIT|WORKERS) ]] || ! env::is_given "$name" ||
       printf '  %q\n' "${name}=${!name}"
   done
@@ -60,7 +61,10 @@ batch::_goals() {
   local -n _goals=$1
   case $BATCH_DO in
     verify) _goals=verify ;;
-    resume) _goals='up resume' ;;
+    resume)
+      job::need_code_of_job
+      _goals='up resume'
+      ;;
     *)
       _goals='up prepare snapshot submit'
       ! env::is_given CODE_ID || env::is_given VERL_SOURCE || _goals='up prepare submit'
