@@ -178,10 +178,10 @@ def test_a_folder_of_100_000_files_is_listed_without_them_and_hashed_whole(share
     folder.mkdir()
     for number in range(100_000):
         os.mknod(folder / str(number))
-    began = time.monotonic()
+    began = time.process_time()
     [one] = found(shared, {"data": {"image_dir": str(folder)}}, "data.image_dir")
     assert (one.path, one.fact) == (folder, "input data.image_dir sha256")
-    assert time.monotonic() - began < 5  # seconds: a tenth of one on a quiet machine
+    assert time.process_time() - began < 5  # seconds
     first = Hashes(shared).content_of(folder)
     write(folder / "99999", "x")
     assert Hashes(shared).content_of(folder) != first

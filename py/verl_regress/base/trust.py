@@ -97,25 +97,32 @@ def need(place: Path, named: str, then: str, whom: Collection[str] | None = None
     `then` is the end of the cure. What is not there belongs to nobody.
     """
     whom = trusted() if whom is None else whom
+    fine: set[tuple[int, int, int]] = set()  # a folder may have 100,000 files, which are the same in what counts
+
+    def check(path: Path | str, found: os.stat_result) -> None:
+        if (state := (found.st_uid, found.st_gid, found.st_mode)) in fine:
+            return
+        is_below = place.is_dir() and not Path(path).is_symlink()  # 'chmod -R' follows no link
+        other = foreign(Path(path), found, whom, place if is_below else None)
+        if other is not None:
+            raise BadInput(
+                f"{named} is refused, because {other.path} {other.why}, and what is there decides what your job does: {other.cure}, {then}."
+            )
+        fine.add(state)
+
     try:
         for path in _parts(place, alone=alone):
-            whole = place if place.is_dir() and not path.is_symlink() else None  # 'chmod -R' follows no link
             with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile, or a link that leads nowhere
-                found = path.lstat()
-                other = foreign(path, found, whom, whole)
-                if other is None and stat.S_ISLNK(found.st_mode):
-                    other = foreign(path, path.stat(), whom, whole)
-                if other is not None:
-                    raise BadInput(
-                        f"{named} is refused, because {other.path} {other.why}, and what is there decides what your job does: {other.cure}, {then}."
-                    )
+                check(path, found := os.lstat(path))
+                if stat.S_ISLNK(found.st_mode):
+                    check(path, Path(path).stat())
     except OSError as error:
         raise BadInput(
             f"{named} is not usable, because {error.filename} cannot be read ({error.strerror}): make it readable, {then}."
         ) from None
 
 
-def _parts(place: Path, *, alone: bool) -> Iterator[Path]:
+def _parts(place: Path, *, alone: bool) -> Iterator[Path | str]:
     """A file and what can replace it, or a folder and (but for `alone`) all that is in it. Raises OSError for a folder that cannot be listed.
 
     What can take the place of a Python file is its bytecode, and another file that is put into its folder, or into the folder of what it
@@ -130,7 +137,7 @@ def _parts(place: Path, *, alone: bool) -> Iterator[Path]:
             yield from (bytecode, *bytecode.glob(f"{glob.escape(place.stem)}.*"))
     elif not alone:
         for folder, *names in os.walk(place, onerror=_unlisted):
-            yield from (Path(folder) / name for kind in names for name in kind)
+            yield from (f"{folder}/{name}" for kind in names for name in kind)
 
 
 def _unlisted(error: OSError) -> None:
