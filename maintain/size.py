@@ -18,7 +18,7 @@ PARTS = {
     "judge (`judge/verl_verdict`)": "judge/verl_verdict/",
     "rehearsal": "rehearsal/(?!tests/)",
     "hooks": "py/hooks/",
-    "scripts": "scripts/(?!lib/|dev/)",
+    "scripts, with `ci`": "scripts/(?!lib/|dev/)|ci/(?!tests/)",
     "`scripts/lib`": "scripts/lib/",
     "`scripts/dev`": "scripts/dev/",
     "maintain": "maintain/(?!tests/)",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # lint: runs every linter on every file of its kind. Prints how many files each one checked; none is a failure.
 #
-#   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy, import-linter, workflows; report in
+#   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy, import-linter, workflows, action; report in
 #                         build/reports/lint.tap
 #
 # The linters are the pinned ones of .venv, which is created if necessary; their settings are in pyproject.toml, .editorconfig and
@@ -70,10 +70,11 @@ lint::run shellcheck "${shell_files[@]}" -- lint::on_all_cores shellcheck
 lint::run shfmt "${shell_files[@]}" -- shfmt -d
 lint::run 'ruff check' "${python_files[@]}" -- ruff check --quiet
 lint::run 'ruff format' "${python_files[@]}" -- ruff format --diff --quiet
-mapfile -t typed_files < <(files::ours 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py')
+mapfile -t typed_files < <(files::ours 'ci/*.py' 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py')
 lint::run mypy "${typed_files[@]}" -- mypy --no-error-summary
 lint::run import-linter "${typed_files[@]}" -- lint::imports
 mapfile -t workflows < <(files::ours '.github/workflows/*.yml')
 lint::run workflows "${workflows[@]}" -- check-jsonschema --quiet --builtin-schema vendor.github-workflows
+lint::run action action.yml -- check-jsonschema --quiet --builtin-schema vendor.github-actions
 lint::report
 ((LINT_FAILED == 0)) || cli::die 1 "${LINT_FAILED} of ${#LINT_PIDS[@]} linters failed; their lines are above."
