@@ -8,7 +8,8 @@
 # OVERRIDES=trainer.total_training_steps=20 is added to the recorded overrides. JOB=<id>.aN continues from that attempt or an
 # earlier one, with that attempt's settings.
 #
-# Knobs: JOB OVERRIDES OVERRIDES_FILE DEBUGGER ALLOW_MISMATCH DRY_RUN WAIT PENDING_TIMEOUT START_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+# Knobs: JOB OVERRIDES OVERRIDES_FILE DEBUGGER ALLOW_MISMATCH
+#        ALLOW_PLAIN_SECRETS DRY_RUN WAIT PENDING_TIMEOUT START_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

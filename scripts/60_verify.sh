@@ -14,7 +14,7 @@
 # afterwards all outputs are scanned for leaks. The session is stored in ${SHARED_ROOT}/verify/<time>/:
 # report.md, report.html, report.json, junit.xml and the evidence.
 #
-# Knobs: CODE_A CODE_B SUITE BUDGET ALLOW SESSION ONLY JSON DETERMINISTIC ALLOW_MISMATCH
+# Knobs: CODE_A CODE_B SUITE BUDGET ALLOW SESSION ONLY JSON DETERMINISTIC ALLOW_MISMATCH ALLOW_PLAIN_SECRETS
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '--check' "$@"
 env::load

@@ -12,7 +12,7 @@
 # verdict is at least as bad as BAD's. A commit that cannot be judged (it does not run at all, or a node was lost) is skipped, with the
 # reason. The answer is stored in ${SHARED_ROOT}/bisect/<time>/: report.md, report.json.
 #
-# Knobs: VERL_REPO GOOD BAD SUITE CASE BISECT DETERMINISTIC ALLOW_MISMATCH
+# Knobs: VERL_REPO GOOD BAD SUITE CASE BISECT DETERMINISTIC ALLOW_MISMATCH ALLOW_PLAIN_SECRETS
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '--check' "$@"
 env::load

@@ -1,5 +1,7 @@
 """Replaces secrets in text: each value, in the forms in which programs write it, becomes ``<secret NAME>``.
 
+The password in a URL becomes ``<password>``, whoever it belongs to, unless a stream brings it in two pieces.
+
 Used by the launcher (for the logs), by the hook job_secrets (for the output of Ray's workers), by debug bundles, and by
 the search of `make verify`. Standard library only, like every hook.
 """
@@ -10,6 +12,8 @@ import json
 import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
+
+_URL_PASSWORD = re.compile(rb"""(://[^\s/:@"']*:)[^\s/@"']+@""")
 
 
 def forms(value: str) -> set[str]:
@@ -62,14 +66,12 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return the text without the secrets."""
-        if self._pattern is None:
-            return text
         return self._clean(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what can be written so far: all but an end that may be the start of a secret."""
         if self._pattern is None:
-            return chunk
+            return self._clean(chunk)
         content = self._held + chunk
         kept = self._beginning(content)
         kept = next((start for start, end, _ in self._found(content) if start < kept < end), kept)
@@ -86,7 +88,7 @@ class Redactor:
         for start, end, name in self._found(content):
             out += [content[done:start], f"<secret {name}>".encode()]
             done = end
-        return b"".join((*out, content[done:]))
+        return _URL_PASSWORD.sub(rb"\1<password>@", b"".join((*out, content[done:])))
 
     def _found(self, content: bytes) -> list[tuple[int, int, str]]:
         """Return where the secrets begin and end, and the name of each; overlapping ones are merged."""

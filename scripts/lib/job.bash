@@ -96,10 +96,12 @@ job::_debugger() {
   [[ -z $host ]] || _given+=("--debugger-host=${host}")
 }
 
-# job::_overrides ARGS MEMBERS DIR: OVERRIDES as a word of the array ARGS; OVERRIDES_FILE in DIR, and named in both arrays.
+# job::_overrides ARGS MEMBERS DIR: OVERRIDES as a word of the array ARGS, and whether secrets may be plain text; OVERRIDES_FILE in DIR, and
+# named in both arrays.
 job::_overrides() {
   local -n _args=$1 _members=$2
   _args+=("--overrides=${OVERRIDES}")
+  [[ $ALLOW_PLAIN_SECRETS != 1 ]] || _args+=(--allow-plain-secrets)
   [[ -n $OVERRIDES_FILE ]] || return 0
   job::_take "$OVERRIDES_FILE" 'OVERRIDES_FILE' "$3/overrides"
   _args+=("--overrides-name=${OVERRIDES_FILE}") _members+=(overrides)

@@ -103,6 +103,21 @@ def test_without_secrets_nothing_changes():
     assert Redactor({"EMPTY": ""}).text("abc") == "abc"
 
 
+URLS = [
+    ("http://me:pw-1@proxy:3128 redis://:x@h/0", "http://me:<password>@proxy:3128 redis://:<password>@h/0"),
+    ('["http://h:8000","a@b"] tcp://10.0.0.1:29500 http://h/a:b@c', '["http://h:8000","a@b"] tcp://10.0.0.1:29500 http://h/a:b@c'),
+    ("http://me:sk-abcdefgh@proxy", "http://me:<secret KEY>@proxy"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "clean"), URLS)
+def test_the_password_in_a_url_is_replaced_whoevers_it_is(text, clean):
+    redactor = Redactor({"KEY": "sk-abcdefgh"})
+    assert (redactor.text(text), redactor.feed(text.encode()) + redactor.end()) == (clean, clean.encode())
+    without = clean.replace("<secret KEY>", "<password>")
+    assert (Redactor({}).text(text), Redactor({}).feed(text.encode())) == (without, without.encode())
+
+
 @pytest.mark.parametrize("before", range(3))
 @pytest.mark.parametrize("behind", range(1, 4))
 def test_what_is_left_of_base64_says_nothing_of_the_value(before, behind):

@@ -67,6 +67,18 @@ def test_a_retry_asks_for_the_same_again(ended, run, sdk, shared):
     assert digest(job.path) == before
 
 
+def test_what_a_job_may_have_as_plain_text_its_further_attempts_may_have(ended, run, shared):
+    secret = "WANDB_API_KEY=notarealkey0123456789"
+    ended("--allow-plain-secrets", spec=f"{SPEC}env_vars: {{{secret.replace('=', ': ')}}}\n")
+    assert run("retry", "me").status == 0
+    ended("--submission-id=other")
+    override = f"--overrides=+ray_kwargs.ray_init.runtime_env.env_vars.{secret}"
+    refused = run("retry", "other", override)
+    assert (refused.status, refused.created) == (2, [])
+    assert "notarealkey" not in refused.err
+    assert run("retry", "other", override, "--allow-plain-secrets", "--dry-run").status == 0
+
+
 def test_a_resume_continues_from_the_newest_complete_checkpoint(ended, run):
     job = ended("--overrides=trainer.total_training_steps=6")
     checkpoint = write_checkpoint(job, 2, latest=2)

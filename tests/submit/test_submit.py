@@ -191,7 +191,7 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
     has_packages(shared, "worker-0", numpy="2.4.6", debugpy="1.8.22")
     monkeypatch.setattr("shared_fixtures.tar", lambda files: io.BytesIO(b"KEY=0123456789\0\0" + tar(files).read()))
     outcome = submit(
-        "--submission-id=me", "--workload=ppo", "--code-id=codeB", "--max-running=3", "--deterministic", "--seed=5", "--perturbed", "--secrets", "--secret=KEY",
+        "--submission-id=me", "--workload=ppo", "--code-id=codeB", "--max-running=3", "--deterministic", "--seed=5", "--perturbed", "--secrets", "--secret=KEY", "--allow-plain-secrets",
         "--debugger=1", "--debugger-host=10.0.0.9", "--overrides-name=o.txt", "--overrides=trainer.save_freq=4 +data.new=1",
         base=f"{BASE}deterministic: {{overrides: {{}}}}\n", overrides=b"trainer.total_epochs=2\n",
     )  # fmt: skip
@@ -213,6 +213,7 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
             "deterministic": True,
             "seed": 5,
             "perturbed": True,
+            "plain_secrets": True,
             "debugger": "1",
             "debugger_host": "10.0.0.9",
         },

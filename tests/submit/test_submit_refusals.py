@@ -76,6 +76,11 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
             f"env_vars.PYTHONPATH='/x:${{PYTHONPATH}}' (from {FILE}) is refused: Python reads it as it starts, when "
             "Ray has filled in $, perhaps with nothing; leave it out.",
         ),
+        (
+            f"{SPEC}env_vars: {{HF_TOKEN: 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}}\n",
+            f"env_vars.HF_TOKEN (from {FILE}) looks like a secret, which Ray and the job's files show as plain text: write secrets: "
+            "[{name: HF_TOKEN}] in the JobSpec instead (an override for verl reads it as ${oc.env:NAME}), or set ALLOW_PLAIN_SECRETS=1.",
+        ),
         *(
             (f"{SPEC}trainer_overrides: [{text!r}]\n", f"The override {text!r} (from {FILE}) {NOT_HYDRA}")
             for text in ("word", "=1", "a b=1", "--config-name=x", "", "?trainer.save_freq=1")

@@ -15,7 +15,7 @@ from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.trust import need, trusted
-from verl_regress.plan import contents, inputs, ray_init, reward_call, reward_fn
+from verl_regress.plan import contents, inputs, plain_secrets, ray_init, reward_call, reward_fn
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.inputs import Input
@@ -166,6 +166,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
 
     Precedence, highest first: command line, JobSpec, base config, knobs.
     """
+    plain_secrets.check(request)  # first: other messages quote overrides and variables
     _check_shared_root(root, request)
     code = _code(root, request)
     job = _job_dir(root, request, code)

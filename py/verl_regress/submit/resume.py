@@ -84,6 +84,7 @@ def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | 
     said = replace(
         earlier.said,
         overrides=(*earlier.said.overrides, *overrides.of_command_line(name, text, args.overrides)),
+        plain_secrets=earlier.said.plain_secrets or args.allow_plain_secrets,
         debugger=args.debugger,
         debugger_host=args.debugger_host,
     )

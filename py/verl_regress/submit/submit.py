@@ -69,6 +69,7 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
     parser.add_argument("--announce", action="store_true", help="print the id when its directory is reserved, too")
     parser.add_argument("--allow-mismatch", action="store_true", help="submit though the nodes' packages do not fit")
+    parser.add_argument("--allow-plain-secrets", action="store_true", help="the knob ALLOW_PLAIN_SECRETS")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
     parser.add_argument("--debugger", choices=("1", "post-mortem"), help="the knob DEBUGGER")
     parser.add_argument("--debugger-host", metavar="IP", help="where debugpy listens; the node's address, if left out")
@@ -119,6 +120,7 @@ def read_request(args: argparse.Namespace) -> Request:
             deterministic=args.deterministic,
             seed=args.seed,
             perturbed=args.perturbed,
+            plain_secrets=args.allow_plain_secrets,
             debugger=args.debugger,
             debugger_host=args.debugger_host,
         ),

@@ -50,15 +50,15 @@ sent() {
 }
 
 # bats test_tags=slow
-@test "every script that submits passes DETERMINISTIC and TRAIN_SEED on if they are set" {
+@test "every script that submits passes on the knobs that are set for a job" {
   for script in 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk '43_submit_jobspec jobspecs/ppo.yaml'; do
     read -ra words <<<"$script"
-    sandbox::run DETERMINISTIC=yes TRAIN_SEED=0 "scripts/${words[0]}.sh" "${words[@]:1}"
+    sandbox::run DETERMINISTIC=yes TRAIN_SEED=0 ALLOW_PLAIN_SECRETS=1 "scripts/${words[0]}.sh" "${words[@]:1}"
     assert_status 0
-    [[ $(sent) == *' --deterministic '* && $(sent --seed) == 0. ]] || fail "$script"
+    [[ $(sent) == *' --deterministic '* && $(sent) == *' --allow-plain-secrets '* && $(sent --seed) == 0. ]] || fail "$script"
     sandbox::run DETERMINISTIC=no SEED=5 PERTURBED=1 "scripts/${words[0]}.sh" "${words[@]:1}"
     assert_status 0
-    [[ $(sent) == *' --profile '* && $(sent) != *--deterministic* && $(sent) != *--seed* && $(sent) != *--perturbed* ]] || fail "${script} without"
+    [[ $(sent) == *' --profile '* && ! $(sent) =~ --(deterministic|seed|allow|perturbed) ]] || fail "${script} without"
   done
 }
 
