@@ -74,7 +74,7 @@ whole() {
     whole "$bundle"
     moments+=("$(jq -r .asked "$bundle/bundle.json")")
     printf '# %s: %s s\n' "$phase" "$(jq .seconds "$bundle/bundle.json")" >&3
-    [[ $(jq '.seconds < 5' "$bundle/bundle.json") == true ]] # a tenth of it if nothing else runs
+    [[ $(jq '.seconds < 20' "$bundle/bundle.json") == true ]] # half a second if nothing else runs
   done
   [[ ${moments[0]} < ${moments[1]} && ${moments[1]} < ${moments[2]} ]]
   bundle=$(bundle_of sent-cli running)
@@ -89,7 +89,7 @@ whole() {
   compgen -G "${bundle}/logs/worker-*/worker-*-${ray_id}-*.err" >/dev/null || fail 'no log of the process that failed'
   for node in head worker-0 worker-1; do [[ -s ${bundle}/logs/${node}/raylet.out ]] || fail "$node"; done
   ended=$(jq -r .time "$(job_dir sent-cli)/state/ended")
-  (($(date -d "$(jq -r .asked "$bundle/bundle.json")" +%s) - $(date -d "$ended" +%s) <= 10))
+  (($(date -d "$(jq -r .asked "$bundle/bundle.json")" +%s) - $(date -d "$ended" +%s) <= 30))
 }
 
 @test "make debug bundles a finished job, in a tar of everything but its checkpoints" {
