@@ -43,7 +43,7 @@ def tiny(monkeypatch, tmp_path):
     """verl_rehearsal without the model itself, which needs torch and seconds; returns the seeds that were built."""
     package = tmp_path / "rehearsal" / "verl_rehearsal"
     package.mkdir(parents=True)
-    for name in ("__init__", "__main__", "errors", "sums", "sums_files"):
+    for name in ("__init__", "__main__", "errors", "report", "sums", "sums_files", "train"):
         shutil.copy(rehearsal.DIRECTORY / "verl_rehearsal" / f"{name}.py", package)
     (package / "tiny_model.py").write_text(TINY_MODEL)
     monkeypatch.setattr(rehearsal, "DIRECTORY", package.parent)
