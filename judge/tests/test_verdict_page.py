@@ -334,6 +334,11 @@ def test_a_session_of_checks_only_has_a_page_without_cases(outcome):
     assert "1 of 1 checks passed" in parsed.texts
 
 
+def test_one_pair_that_shows_a_regression_on_its_face_has_a_first_difference(parsed):
+    texts = parsed.texts
+    assert texts[texts.index("first difference") + 1] == "step 1, critic/advantages/max: A 2.065, B 0.4766"
+
+
 def test_a_case_that_needs_more_pairs_says_how_to_run_them(parsed):
     how = "this case may take no more pairs: set pairs: {} in your own copy of the suite, and run make verify again"
     assert [text for text in parsed.texts if "more pairs: set" in text] == [

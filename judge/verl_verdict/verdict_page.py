@@ -136,8 +136,9 @@ def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
     if verdict.first:
         if verdict.word is Word.INCONCLUSIVE:
             known.append(("first difference", f"{verdict.first}; it may be noise"))
-        else:  # in noise there are smaller differences before it
-            label = "first difference" if verdict.deterministic else "first clearly apart"
+        else:  # in noise there are smaller differences before the step
+            in_noise = verdict.rows and not verdict.deterministic
+            label = "first clearly apart" if in_noise else "first difference"
             known += [(label, str(verdict.first)), ("which may mean", verdict.first.means)]
         if verdict.first.others:
             known.append(("in the same step", listed(verdict.first.others)))
