@@ -172,6 +172,18 @@ def test_a_repository_is_looked_up_in_the_cache_of_the_hub(planned, shared):
     assert listed(planned("actor_rollout_ref.model.path=org/name"))[str(model)] == "OVERRIDES"
 
 
+def test_a_repository_without_a_slash_is_one_only_if_the_cache_has_it(planned, shared):
+    assert planned("actor_rollout_ref.model.path=gpt2").is_refusal(
+        "actor_rollout_ref.model.path=gpt2 (from OVERRIDES) is neither a repository in the hub's cache nor a whole path, and each process has "
+        "another current directory: write ${shared_root}/user/code/… or another whole path."
+    )
+    write(shared.hf / "hub" / "models--gpt2" / "snapshots" / "abc" / "config.json", "{}")
+    write(shared.hf / "hub" / "models--gpt2" / "config.json", "{}")
+    outcome = planned("actor_rollout_ref.model.path=gpt2", "trainer.project_name=gpt2")
+    assert listed(outcome)[f"{shared.hf}/hub/models--gpt2"] == "OVERRIDES"
+    assert planned("data.train_files=gpt2").status == 2
+
+
 @pytest.mark.slow
 def test_a_folder_of_100_000_files_is_listed_without_them_and_hashed_whole(shared):
     folder = shared.user_code / "images"

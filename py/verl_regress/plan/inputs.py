@@ -32,6 +32,7 @@ _WRITTEN = (
 _DUMPED = "dump_dir"
 _CODE = (".py", ".pyc", ".so")
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
+_OLD_REPO = re.compile(r"\w[\w.-]*")  # such as gpt2
 _HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
 _MODEL, DATA, _REWARD = "model sha256", "data sha256", "reward_fn sha256"  # facts of the judge
 
@@ -98,13 +99,16 @@ def _input(root: SharedRoot, environment: Environment, key: str, text: str, orig
     if key.endswith(_WRITTEN) or "://" in plain or not plain.isprintable():
         return None
     path, may_be_missing = Path(plain), key.endswith(_DUMPED)
-    cached = _cached(environment, plain) if _REPO.fullmatch(plain) else None
-    if cached is not None and (_is_there(cached) or (names_files and "model" in key)):
+    is_of_model = names_files and "model" in key
+    is_old_repo = is_of_model and _OLD_REPO.fullmatch(plain) is not None
+    cached = _cached(environment, plain) if is_old_repo or _REPO.fullmatch(plain) else None
+    if cached is not None and (_is_there(cached) or (is_of_model and not is_old_repo)):
         path, may_be_missing = cached, True  # the nodes may fetch it
     elif not path.is_absolute():
         if is_named and (names_files or plain.startswith(("./", "../"))):
+            what = "neither a repository in the hub's cache nor a whole path" if is_old_repo else "a relative path"
             raise BadInput(
-                f"{key}={shown(text)} (from {origin}) is a relative path, and each process has another current directory: "
+                f"{key}={shown(text)} (from {origin}) is {what}, and each process has another current directory: "
                 "write ${shared_root}/user/code/… or another whole path."
             )
         return None
