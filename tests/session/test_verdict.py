@@ -380,6 +380,20 @@ def test_the_report_says_the_answer_first(root):
     assert 'name="ppo"><failure message="regressed: ' in report.as_junit(outcome)
 
 
+def test_the_report_lists_what_the_jobs_read(root):
+    session = make(root, suite="cases: {ppo: {workload: ppo}}")
+    for side, score in (("a", "1" * 64), ("b", None)):
+        read = {"/own/train.parquet": "2" * 64, "/own/score.py": score}
+        session.write_job(f"ppo_{side}", {**job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()]), "inputs": read})
+    evidence = session.evidence()
+    outcome = report.Outcome(session, evidence, [], verdict.of_session(evidence))
+    assert report.as_json(outcome)["jobs"]["ppo_b"]["inputs"] == {"/own/train.parquet": "2" * 64, "/own/score.py": None}
+    lines = report.as_markdown(outcome).splitlines()
+    assert {line for line in lines if line.startswith("| `/own/")} == {
+        f"| `/own/train.parquet` | {'2' * 16} | all |", f"| `/own/score.py` | {'1' * 16} | ppo_a |", "| `/own/score.py` | - | ppo_b |",
+    }  # fmt: skip
+
+
 def entropy(**sizes):
     """The record with an entropy that is larger by these shares, by step (`s3`)."""
 

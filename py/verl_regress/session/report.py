@@ -124,6 +124,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
                 "steps": len(job["steps"]),
                 "seconds": seconds(job),
                 "reused_from": job.get("reused_from"),
+                "inputs": job.get("inputs") or {},
                 **end_of(job),
             }
             for name, job in jobs_of(evidence).items()
@@ -293,7 +294,7 @@ def as_markdown(outcome: Outcome) -> str:
 
 
 def _jobs(evidence: Mapping[str, Any]) -> list[str]:
-    """Every job, and why it failed if it did."""
+    """Every job, what it read, and why it failed if it did."""
     jobs = jobs_of(evidence)
     page = ["", "## Jobs", "", "| run | submission id | code | steps | seconds |", "| --- | --- | --- | --- | --- |"]
     for name, job in jobs.items():
@@ -301,6 +302,14 @@ def _jobs(evidence: Mapping[str, Any]) -> list[str]:
         page.append(
             f"| {name}{when} | `{job['submission_id']}` | {job['plan']['code_id']} | {len(job['steps'])} | {shown_value(seconds(job), 1, none='-')} |"
         )
+    read: dict[tuple[str, str | None], list[str]] = {}
+    for name, job in jobs.items():
+        for each in (job.get("inputs") or {}).items():
+            read.setdefault(each, []).append(name)
+    if read:
+        page += ["", "## What jobs read", "", "| file or folder | sha256 | runs |", "| --- | --- | --- |"]
+    for (path, sha256), runs in read.items():
+        page.append(f"| `{path}` | {(sha256 or '-')[:16]} | {'all' if len(runs) == len(jobs) else ', '.join(runs)} |")
     failed = {name: end for name, job in jobs.items() if (end := end_of(job))["reason"] is not None}
     if failed:
         page += ["", "## Why jobs failed", ""]
