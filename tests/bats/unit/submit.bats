@@ -100,7 +100,7 @@ hostile() {
   [[ -z $(find "$BATS_TEST_TMPDIR" -name ran) ]] || fail 'a value was run'
 }
 
-@test "a further attempt has the code of its job: another CODE_ID is refused, and one in env/local.env is for new jobs" {
+@test "a further attempt has the code of its job: a CODE_ID that is typed is refused" {
   for script in 56_resume 57_retry; do
     sandbox::run CODE_ID=codeB JOB=me "scripts/${script}.sh"
     assert_error 2 "CODE_ID='codeB' (from the command line or environment) is refused, because a further attempt runs the code of its job: leave it out, or give it to a new job ('make submit') with OVERRIDES='trainer.resume_mode=resume_path trainer.resume_from_path=…'."
