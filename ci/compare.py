@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,8 @@ from verl_verdict.verdicts import Verdict, Word
 _OLDEST = (0, 7, 1)  # what verl_rehearsal supports
 _PACKAGING = ("setup.py", "pyproject.toml", "requirements*.txt")
 _MOST_ANNOTATIONS = 10  # GitHub shows no more of a step
+_OF_RAY = re.compile(r"^(?:\x1b\[[0-9;]*m)*\([^()]* pid=\d+[^()]*\)(?:\x1b\[[0-9;]*m)*\s*|\x1b\[[0-9;]*m")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b: ")
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -236,12 +239,17 @@ def _run(side: Side, name: str, model: Path, data: Path, limit: float) -> Run:
     if failure is None and (problem := _unfaithful(case.workload, folder)):
         failure = f"the rehearsal is not faithful: {problem}"
     elif failure is not None:
-        lines = log.read_text("utf-8", "replace").strip().splitlines() or ["it printed nothing"]
-        failure = f"{failure}: {lines[-1][:300]}"
+        failure = f"{failure}: {_why(log.read_text('utf-8', 'replace'))}"
     _say(f"{name} of {side.name}: {failure or 'ended well'} after {seconds:.0f} s")
     if failure is None:
         (folder / "complete").touch()
     return _record(side, name, failure)
+
+
+def _why(printed: str) -> str:
+    """The last exception in a log, else its last line; without what Ray puts before a line of another process."""
+    lines = [_OF_RAY.sub("", line) for line in printed.splitlines() if line.strip()] or ["it printed nothing"]
+    return next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])[:300]
 
 
 def _train(argv: Sequence[str], code: Path, output: int, limit: float) -> str | None:

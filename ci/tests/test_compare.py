@@ -165,3 +165,19 @@ def test_a_run_that_takes_too_long_leaves_no_process(tmp_path):
         said = compare._train([sys.executable, "-c", child], tmp_path, log.fileno(), 1.0)
     assert said == "the trainer did not end in 1 s (--limit)"
     assert subprocess.run(["pgrep", "-f", "sleep 97.531"], stdout=subprocess.DEVNULL, check=False).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("printed", "why"),
+    [
+        ("", "it printed nothing"),
+        ("a\nb\n", "b"),
+        ("ValueError: no\n\nSet HYDRA_FULL_ERROR=1\n  a warning\n", "ValueError: no"),
+        (
+            "\x1b[36m(WorkerDict pid=7, ip=10.0.0.2)\x1b[0m ray.exceptions.RayTaskError: x\n",
+            "ray.exceptions.RayTaskError: x",
+        ),
+    ],
+)
+def test_the_last_exception_of_the_log_says_why(printed, why):
+    assert compare._why(printed) == why
