@@ -36,7 +36,7 @@ trainer_overrides: {ppo: [trainer.device=cpu, +critic.added=1]}
 TRAINER = """\
 import hydra, torch
 @hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)
-def main(config): ...
+def main(config): migrate_legacy_reward_impl(config)
 """
 CONFIG = """\
 trainer:

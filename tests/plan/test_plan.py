@@ -72,7 +72,7 @@ def test_the_first_overrides_set_the_jobs_paths(planned, shared):
         (["trainer.save_freq=1"], [], [], "trainer.save_freq=1", "cpu.yaml"),
         (["trainer.save_freq=1"], ["trainer.save_freq=2"], [], "trainer.save_freq=2", "ppo.yaml"),
         (["trainer.save_freq=1"], ["trainer.save_freq=2"], ["trainer.save_freq=3"], "trainer.save_freq=3", "OVERRIDES"),
-        (["trainer.save_freq=1"], [], ["trainer.save_freq='a=b c'"], "trainer.save_freq='a=b c'", "OVERRIDES"),
+        (["trainer.project_name=y"], [], ["trainer.project_name='a=b c'"], "trainer.project_name='a=b c'", "OVERRIDES"),
         (["+trainer.new=1"], ["trainer.new=2"], [], "+trainer.new=2", "ppo.yaml"),
         (["+trainer.new=1"], ["trainer.new=2"], ["trainer.new=3"], "+trainer.new=3", "OVERRIDES"),
         (["+trainer.new=1"], ["++trainer.new=2"], [], "++trainer.new=2", "ppo.yaml"),
@@ -111,8 +111,8 @@ def test_what_the_base_config_fixes_stays(planned, text):
 
 
 def test_shared_root_is_filled_in_and_hydras_references_stay(planned, shared):
-    text = 'a="${shared_root}/x ${critic.model.path} $HOME"'
-    filled = f'="{shared.path}/x ${{critic.model.path}} $HOME"'
+    text = 'a="${shared_root}/x ${critic.model.path} $5"'
+    filled = f'="{shared.path}/x ${{critic.model.path}} $5"'
     job = planned(
         spec=f"{SPEC}dataset: ${{shared_root}}/datasets/sums\nenv_vars: {{HERE: '${{shared_root}}/y'}}\n"
         f"trainer_overrides: ['+spec.{text}']\n",

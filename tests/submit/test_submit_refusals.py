@@ -83,7 +83,7 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
         ),
         *(
             (f"{SPEC}trainer_overrides: [{text!r}]\n", f"The override {text!r} (from {FILE}) {NOT_HYDRA}")
-            for text in ("word", "=1", "a b=1", "--config-name=x", "", "?trainer.save_freq=1")
+            for text in ("word", "=1", "a b=1", "", "?trainer.save_freq=1")
         ),
         *(
             (f"{SPEC}trainer_overrides: [{text!r}]\n", f"The override {text!r} (from {FILE}) {FIXED}")

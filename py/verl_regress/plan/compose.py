@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from verl_regress.base.errors import BadInput, shown
 from verl_regress.plan.devices import Devices
 from verl_regress.plan.overrides import DETERMINISTIC, Override
 from verl_regress.plan.reward_fn import Function
+from verl_regress.plan.values import Values
 
 # Text that Hydra and OmegaConf add to their messages, for readers of their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
@@ -76,7 +77,8 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
     # Imported here: Hydra costs the other subcommands more than all the rest together.
     from hydra import initialize_config_dir
 
-    with initialize_config_dir(str(directory), version_base=None), _without_verl(), _fast_yaml():
+    checks = Values(code_path, f"verl {code['verl_version']}")
+    with initialize_config_dir(str(directory), version_base=None), _without_verl(), _fast_yaml(), _noted() as own:
         while True:
             try:
                 config = _compose(name, kept)
@@ -86,6 +88,11 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
                     left_out += strays
                     continue
                 value = partial(_value, config)
+                for override in kept:
+                    if override.text in own.changes:
+                        checks.need_type(override.shown, override.text, *own.changes[override.text], value)
+                        if not override.optional:
+                            checks.need_read(override.shown, override.text, value)
                 _check_counts(value, kept)
                 return Composed(
                     tuple(kept),
@@ -97,7 +104,7 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
             except _HydraRefused as refused:
                 culprit = refused.culprit
                 if culprit is None or not culprit.optional or not refused.lacks_key:
-                    raise _sentence(refused, name, kept, snapshot) from None
+                    raise _sentence(refused, name, own.config, snapshot) from None
                 kept.remove(culprit)
                 left_out.append(culprit)
 
@@ -168,6 +175,35 @@ def _fast_yaml() -> Iterator[None]:
         setattr(yaml, "SafeLoader", slow)  # noqa: B010
 
 
+@dataclass
+class _Own:
+    """verl's own config, with Hydra's, to which the overrides are applied; and by text of an override what it sets: verl's value, the new one."""
+
+    config: Any = None
+    changes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+
+@contextmanager
+def _noted() -> Iterator[_Own]:
+    """Note what Hydra (1.3) applies the overrides to. To compose a second time without them would take as long as the first."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+
+    apply, own = ConfigLoaderImpl._apply_overrides_to_config, _Own()
+
+    def note(overrides: Any, config: Any) -> None:
+        own.config = config
+        for each in overrides:
+            if not each.is_delete() and each.value() is not None:
+                own.changes[each.input_line] = (_value(config, each.key_or_group), each.value())
+        apply(overrides, config)
+
+    setattr(ConfigLoaderImpl, "_apply_overrides_to_config", staticmethod(note))  # noqa: B010  # mypy: a method
+    try:
+        yield own
+    finally:
+        setattr(ConfigLoaderImpl, "_apply_overrides_to_config", staticmethod(apply))  # noqa: B010
+
+
 def _compose(name: str, overrides: Sequence[Override]) -> Any:
     from hydra import compose
 
@@ -227,7 +263,7 @@ def _value(config: Any, key: str) -> Any:
         return None
 
 
-def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], snapshot: str) -> BadInput:
+def _sentence(refused: _HydraRefused, name: str, config: Any, snapshot: str) -> BadInput:
     culprit = refused.culprit
     if culprit is None:
         return BadInput(f"The overrides do not fit {name} of {snapshot}, as Hydra says ({refused}): fix them.")
@@ -241,7 +277,7 @@ def _sentence(refused: _HydraRefused, name: str, overrides: Sequence[Override], 
             f"{DETERMINISTIC} needs {culprit.parts()[1]}, which {name} of {snapshot} lacks: name a snapshot whose verl has it, or "
             f"leave DETERMINISTIC out."
         )
-    near = _nearest(_compose(name, overrides[: overrides.index(culprit)]), culprit.parts()[1])
+    near = _nearest(config, culprit.parts()[1])
     cure = f"did you mean {' or '.join(near)}? To add" if near else "to add"
     return BadInput(
         f"{given} sets a key that {name} of {snapshot} lacks: {cure} a new key, write '+{shown(culprit.text)}'."
@@ -252,7 +288,7 @@ def _nearest(config: Any, key: str) -> list[str]:
     """The real keys that `key` may have meant: those with the same end first, then the most similar."""
     from omegaconf import OmegaConf
 
-    keys = list(_keys(OmegaConf.to_container(config)))
+    keys = [key for key in _keys(OmegaConf.to_container(config)) if not key.startswith("hydra.")]
     alike = [other for other in keys if other.split(".")[-1] == key.split(".")[-1]]
     near = [
         *difflib.get_close_matches(key, alike, _SHOWN, cutoff=0.3),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
+from verl_regress.plan import values
 from verl_regress.plan.workloads import FIXED_KEYS, Workload
 
 # The origin of keys that the knob adds; if a snapshot lacks such a key, the message differs from that for a user's key.
@@ -45,7 +46,13 @@ class Override:
 
     def parts(self) -> tuple[str, str]:
         """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
+        values.need_no_shell(self.shown, self.text)
         match = _OVERRIDE.fullmatch(self.text)
+        if match is None and self.text.startswith("-"):
+            raise BadInput(
+                f"{self.shown} is an option of Hydra's command line, and the workload names verl's config: leave it out, and for Megatron "
+                "write model_engine=megatron, or for SFT engine=megatron and optim=megatron."
+            )
         if match is None or (match["value"] is None and match["prefix"] != "~"):
             quotes = ", a value with spaces in quotes" if self.origin == "OVERRIDES" else ""
             raise BadInput(f"{self.shown} is not Hydra's key=value: write it as a.b.c=value{quotes}.")

@@ -89,6 +89,12 @@ OUTPUT
 
 @test "verl 0.9.1 knows the overrides of the GPU profiles" { releases::is_of_today "${BATS_FILE_TMPDIR}/0.9.1" 0.9.1; }
 
+@test "override lists as in verl's examples are accepted or refused with a cure" {
+  PYTHONPATH=py:judge:py/hooks run .venv/bin/python tests/bats/container/compose_examples.py "${BATS_FILE_TMPDIR}/0.9.1" 0.9.1
+  assert_status 0
+  [[ $(grep -c ' accepted$' <<<"$output") == 8 && ${#lines[@]} == 12 ]] || fail "$output"
+}
+
 @test "an override that no release knows is found" {
   sed 's/trainer\.nnodes=2/trainer.nodes=2/' env/ray/dev.yaml >"${BATS_TEST_TMPDIR}/wrong.yaml"
   PYTHONPATH=py:judge:py/hooks run .venv/bin/python tests/bats/container/compose_profiles.py "${BATS_TEST_TMPDIR}/wrong.yaml" "${BATS_FILE_TMPDIR}/0.9.1" 0.9.1

@@ -1,0 +1,152 @@
+"""What overrides set, against verl's own config: text of a shell or of Python, values of another type, and keys that verl does not read.
+
+A wrong refusal is worse than a missed mistake: null is always accepted, and a key that is new to the config has no type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from verl_regress.base.errors import BadInput, shown
+
+# What only a shell fills in. OmegaConf's own are ${a.b}, ${resolver:…} and ${key}, and no key of verl's is in capitals.
+_SHELL = re.compile(
+    r"\$[@*]|\$[A-Za-z_]\w+|\$\([a-z]{2}[^)]*\)?|\$\{(?:[A-Z][A-Z0-9_]*|\w+(?::[-=+?]|[%#/^,\[])[^}]*)\}"
+)
+_CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\s*\Z")
+_REFERENCE = re.compile(r"(?<!\\)\$\{(\w+)\}")
+_FLAGS = {"true": "True", "yes": "True", "on": "True", "false": "False", "no": "False", "off": "False"}
+_LIST = re.compile(r"""\[\s*['"\[].*\]|\[[^\[\]]*,[^\[\]]*\]""", re.DOTALL)  # not a token such as [INST]
+
+# Old keys, the longest first, and the new ones, which verl copied them to up to 0.8.0: 0.9.1 and main (1dda039b) still have the function,
+# but their trainers do not call it. None: there is no new key.
+_MIGRATION = b"migrate_legacy_reward_impl("
+_MOVED = {
+    "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
+    "reward_model.reward_loop_class_name": "reward.reward_manager.module.name",
+    "reward_model.reward_loop_source": "reward.reward_manager.source",
+    "reward_model.reward_manager": "reward.reward_manager.name",
+    "reward_model.reward_kwargs": "reward.reward_kwargs",
+    "reward_model.num_workers": "reward.num_workers",
+    "reward_model.model.path": "reward.reward_model.model_path",
+    "reward_model.model": None,
+    "reward_model": "reward.reward_model",
+    "custom_reward_function": "reward.custom_reward_function",
+    "sandbox_fusion": "reward.sandbox_fusion",
+}
+
+
+def need_no_shell(given: str, text: str) -> None:
+    """Raise BadInput if the override's `text` has what a shell fills in or takes away; messages call the override `given`."""
+    if _CONTINUED.search(text):
+        raise BadInput(f"{given} ends in a backslash, which is your shell's: leave it out.")
+    value = text.partition("=")[2] or text
+    found = None if value.startswith("'") else _SHELL.search(value)  # a shell fills in nothing in single quotes either
+    if found is not None:
+        raise _of_shell(given, found[0])
+
+
+def _of_shell(given: str, found: str) -> BadInput:
+    cure = "leave it out" if found in ("$@", "$*") else "write its value"
+    return BadInput(f"{given} has {shown(found)}, which only your shell fills in: {cure}.")
+
+
+class Values:
+    """Checks what overrides set in the config of the verl at `code_path`, which messages call `release`."""
+
+    def __init__(self, code_path: Path, release: str) -> None:
+        self._verl, self._release = code_path / "verl", release
+
+    @cached_property
+    def _code(self) -> str:
+        return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in self._verl.rglob("*.py"))
+
+    def need_type(self, given: str, text: str, default: Any, value: Any, config: Callable[[str], Any]) -> None:
+        """Raise BadInput if a `value` is not of the type of verl's `default`, or, where that is null or a text, is Python's.
+
+        `text` is the override, which messages call `given`; `config` gives the composed config's value at a key, None if there is none.
+        """
+        key = text.partition("=")[0]
+        unknown = next((name for name in _REFERENCE.findall(text) if config(name) is None), None)
+        if unknown is not None:
+            raise _of_shell(given, f"${{{unknown}}}")
+        if value is None or "${" in text or ".env_vars." in key:  # variables are texts
+            return
+        wanted, kind = _kind(default), _kind(value)
+        like = _like(value) if isinstance(value, str) else kind
+        match wanted:
+            case "a flag":
+                fits = kind == "a flag" or (kind == "a number" and value in (0, 1))
+            case "a number":
+                fits = kind in ("a number", "a flag") or (like == "a text" and self._takes_text(key, value))
+            case "a list":  # verl takes one text, too
+                like = "a list" if kind == "a text" and value.strip()[:1] == "[" else like
+                fits = kind == "a list" or (kind == "a text" and value != "" and like not in ("null", "a list"))
+            case "a mapping":
+                fits = kind == "a mapping"
+            case _:
+                is_flag = wanted == "null" and value in ("True", "False")
+                fits = kind != "a text" or not (is_flag or like in ("null", "a list"))
+        if fits:
+            return
+        right = "null" if like == "null" else _FLAGS.get(str(value).lower(), str(value).strip())
+        cure = f"write {key}={shown(right)}" if like in (wanted, "null") else f"write {wanted}"
+        own = ", ".join(map(str, default)) if wanted == "a mapping" else str(default)
+        if wanted in ("null", "a text"):
+            raise BadInput(f"{given} sets a text that looks like {like}: write {key}={shown(right)}.")
+        raise BadInput(f"{given} sets {kind}, but in verl's config it is {wanted} ({shown(own, 80)}): {cure}.")
+
+    def _takes_text(self, key: str, word: str) -> bool:
+        """Whether verl has this text, as in `save_freq == "after_each_epoch"`, or declares the key as one, as in `threshold: str | float`."""
+        name = re.escape(key.rpartition(".")[2])
+        has_it = any(f"{quote}{word}{quote}" in self._code for quote in "'\"")
+        return len(word.split()) == 1 and (has_it or bool(re.search(rf"\n +{name}:[^=\n]*\bstr\b", self._code)))
+
+    def need_read(self, given: str, text: str, config: Callable[[str], Any]) -> None:
+        """Raise BadInput if an override sets a key that verl's config has and its code does not read; arguments as of `need_type`."""
+        left, _, right = text.partition("=")
+        key = left.lstrip("+")
+        old = next((old for old in _MOVED if f"{key}.".startswith(f"{old}.")), None)
+        if old is not None and config("reward.custom_reward_function") is not None and not self._copies_old_keys:
+            new = f"{left.removesuffix(key)}{_MOVED[old]}{key.removeprefix(old)}={shown(right)}"
+            cure = f"write '{new}'" if _MOVED[old] else "leave it out"
+            raise BadInput(f"{given} sets a key that {self._release} no longer reads: {cure}.")
+        above, _, leaf = key.rpartition(".")
+        around = config(above) if above and key == left and not self._names(leaf) else None
+        # If verl names nearly all of many keys around it, it reads them one by one; other mappings go to a library as they are.
+        others = [name for name in map(str, around) if name != leaf] if isinstance(around, Mapping) else []
+        if len(others) >= 10 and sum(map(self._names, others)) >= 0.9 * len(others):
+            raise BadInput(
+                f"{given} sets a key that no Python file of {self._release} names: leave it out, or write '++{shown(text)}' if code of your own "
+                "reads it."
+            )
+
+    @cached_property
+    def _copies_old_keys(self) -> bool:
+        return any(_MIGRATION in file.read_bytes() for file in (self._verl / "trainer").rglob("*.py"))
+
+    def _names(self, word: str) -> bool:
+        return re.search(rf"{re.escape(word)}\b", self._code) is not None
+
+
+def _kind(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return "null" if value is None else "a text"
+    if isinstance(value, bool | int | float):
+        return "a flag" if isinstance(value, bool) else "a number"
+    return "a mapping" if isinstance(value, Mapping) else "a list" if isinstance(value, Sequence) else "a text"
+
+
+def _like(text: str) -> str:
+    """The kind that a text would be, if verl's config or Python had it without quotes."""
+    plain = text.strip()
+    with suppress(ValueError):
+        float(plain)
+        return "a number"
+    is_list = _LIST.fullmatch(plain)
+    return "null" if plain == "None" else "a flag" if plain.lower() in _FLAGS else "a list" if is_list else "a text"
