@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+from pathlib import Path
 
 import pytest
 from streams import special, state_of, tar
@@ -121,14 +122,14 @@ def test_a_job_refuses_a_snapshot_that_became_another_users(root, monkeypatch, p
     record, target = make(root), root.snapshots / "codeA"
     path = next(target.glob(part)) if part else target
     snapshot.need_whole(target, record, "codeA", trusted=[])
-    foreign_of = trust.foreign
+    lstat = os.lstat
     theirs = {path, *path.rglob("*")}
 
-    def foreign(path, found, *more):
-        theirs_now = os.stat_result((*found[:4], 4242, *found[5:])) if path in theirs else found
-        return foreign_of(path, theirs_now, *more)
+    def of_another_user(path, **options):
+        found = lstat(path, **options)
+        return os.stat_result((*found[:4], 4242, *found[5:])) if Path(path) in theirs else found
 
-    monkeypatch.setattr(trust, "foreign", foreign)
+    monkeypatch.setattr(trust.os, "lstat", of_another_user)
 
     def refused(**options):
         with pytest.raises(BadInput) as caught:
