@@ -111,6 +111,12 @@ def test_a_jobspec_that_cannot_be_used(submit, ray, spec, sentence):
     assert ray.seen == []
 
 
+def test_shell_text_in_a_field_of_the_jobspec_is_named_by_its_field(submit):
+    assert submit(spec=f"{SPEC}model: $(touch x)\n").err.startswith(
+        f"error   model=$(touch x) (from {FILE}) is not usable"
+    )
+
+
 @pytest.mark.parametrize(
     ("base", "sentence"),
     [

@@ -20,7 +20,7 @@ import yaml
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.plan.devices import Devices
-from verl_regress.plan.overrides import DETERMINISTIC, Override
+from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override
 from verl_regress.plan.reward_fn import Function
 from verl_regress.plan.values import Values
 
@@ -89,7 +89,7 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
                     continue
                 value = partial(_value, config)
                 for override in kept:
-                    if override.text in own.changes:
+                    if override.text in own.changes and override.origin != OURS:
                         checks.need_type(override.shown, override.text, *own.changes[override.text], value)
                         if not override.optional:
                             checks.need_read(override.shown, override.text, value)

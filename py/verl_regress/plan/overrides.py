@@ -13,6 +13,8 @@ from verl_regress.plan.workloads import FIXED_KEYS, Workload
 
 # The origin of keys that the knob adds; if a snapshot lacks such a key, the message differs from that for a user's key.
 DETERMINISTIC = "DETERMINISTIC=1"
+# The origin of what a JobSpec's own fields set, such as its model: messages about those name the field.
+OURS = "verl-regress"
 # The origin of the seeds that the knob sets.
 TRAIN_SEED = "TRAIN_SEED"
 LOGGER = "trainer.logger"
@@ -46,7 +48,8 @@ class Override:
 
     def parts(self) -> tuple[str, str]:
         """Hydra's prefix (+, ++, ~ or nothing) and the dotted key. Raises BadInput."""
-        values.need_no_shell(self.shown, self.text)
+        if self.origin != OURS:
+            values.need_no_shell(self.shown, self.text)
         match = _OVERRIDE.fullmatch(self.text)
         if match is None and self.text.startswith("-"):
             raise BadInput(

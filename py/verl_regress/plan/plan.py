@@ -19,7 +19,7 @@ from verl_regress.plan import contents, inputs, plain_secrets, ray_init, reward_
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.inputs import Input
-from verl_regress.plan.overrides import DETERMINISTIC, Override, merge, of_profile, with_file_logger
+from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override, merge, of_profile, with_file_logger
 from verl_regress.plan.request import Request
 from verl_regress.plan.workloads import JobPaths
 from verl_regress.store import snapshot
@@ -286,7 +286,7 @@ def _asked(root: SharedRoot, request: Request, kind: str) -> tuple[str, str]:
 
 def _need_artefacts(root: SharedRoot, request: Request, paths: JobPaths, overrides: Iterable[Override]) -> None:
     """Raise BadInput if a file of the model or the data set is missing, unless other layers name what the job reads instead of it."""
-    ours = {override.text.partition("=")[2] for override in overrides if override.origin == "verl-regress"}
+    ours = {override.text.partition("=")[2] for override in overrides if override.origin == OURS}
     if str(paths.model) in ours:
         _need_file(root, request, "model", paths.model / "config.json")
     for name in request.workload.data_files:
@@ -332,7 +332,7 @@ def _overrides(root: SharedRoot, request: Request, paths: JobPaths) -> list[Over
     added = request.deterministic
     reward = [] if paths.reward_fn is None else [Override(f"{reward_fn.NEW}.path={paths.reward_fn}", spec.origin)]
     merged = merge(
-        [Override(text, "verl-regress") for text in workload.overrides(paths)],
+        [Override(text, OURS) for text in workload.overrides(paths)],
         request.samples(paths.job),
         *of_profile(root, workload, base.trainer_overrides, base.origin),
         reward,
