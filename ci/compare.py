@@ -101,7 +101,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--cache", type=Path, default=Path(".verl-regress/cache"), metavar="DIR", help="for packages and base's runs"
     )
     parser.add_argument(
-        "--allow", default="", metavar="WORD,...", help="verdicts that exit with 0: changed,inconclusive"
+        "--allow",
+        type=verdicts.allowed,
+        default=frozenset(),
+        metavar="WORD,...",
+        help="verdicts that exit with 0: changed,inconclusive",
     )
     parser.add_argument("--limit", type=float, default=900, metavar="S", help="seconds that a run may take (900)")
     parser.add_argument("--packages", default="", help=argparse.SUPPRESS)
@@ -109,10 +113,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     wanted = [name for each in asked.cases for name in each.split(",") if name] or list(CASES)
     if unknown := [name for name in wanted if name not in CASES]:
         raise BadInput(f"'{unknown[0]}' is not a case: use {', '.join(CASES)}.")
-    allowed = {word.value: word for word in verdicts.ALLOWABLE}
-    if unknown := [name for name in asked.allow.split(",") if name and name not in allowed]:
-        raise BadInput(f"--allow={asked.allow} has '{unknown[0]}': only {' and '.join(allowed)} can be allowed.")
-    asked.allow = frozenset(allowed[name] for name in asked.allow.split(",") if name)
     needed = {CASES[name].continues for name in wanted}  # for its checkpoint
     asked.cases = [name for name in CASES if name in wanted or name in needed]
     return asked
@@ -255,7 +255,7 @@ def _why(printed: str) -> str:
 def _train(argv: Sequence[str], code: Path, output: int, limit: float) -> str | None:
     """Train in a process group of its own, of which nothing is left afterwards; why it failed, or None.
 
-    Its directory is that of the code, because Python imports from there first. A cluster of the user's is not used.
+    It runs in the directory of the code, because Python imports from there first. A cluster of the user's is not used.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     process = subprocess.Popen(

@@ -21,7 +21,6 @@ from verl_verdict import gate, history, judge, memory, readers, speed, verdict_t
 from verl_verdict.errors import CannotJudge
 from verl_verdict.readers import Reader
 from verl_verdict.records import Run
-from verl_verdict.verdicts import Word
 
 _BAD_INPUT = 2
 _HISTORY = """The metrics of many runs in the order of time, which is the order of RUN..., and where one of them changes.
@@ -60,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--allow",
-        type=_words,
+        type=verdicts.allowed,
         default=frozenset(),
         metavar="WORD,...",
         help="verdicts that exit with 0: changed,inconclusive",
@@ -85,13 +84,6 @@ def _run(text: str) -> Path:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
-
-
-def _words(text: str) -> frozenset[Word]:
-    words = {word.value: word for word in verdicts.ALLOWABLE}
-    if unknown := [name for name in _names(text) if name not in words]:
-        raise CannotJudge(f"--allow={text} has '{unknown[0]}': only {' and '.join(words)} can be allowed.")
-    return frozenset(words[name] for name in _names(text))
 
 
 def main(arguments: Sequence[str], readers: Sequence[Reader] = ()) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from verl_verdict import comparable
 from verl_verdict.diagnosis import Diagnosis
+from verl_verdict.errors import CannotJudge
 
 
 class Word(enum.Enum):
@@ -92,6 +93,14 @@ class Verdict:
         """How it was decided, and what runs of A with one seed do if that is known."""
         repeats = {True: "; runs of A with one seed are equal", False: "; runs of A with one seed differ", None: ""}
         return self.how + repeats[self.deterministic]
+
+
+def allowed(text: str) -> frozenset[Word]:
+    """The words of `--allow=changed,inconclusive`. Raises CannotJudge for one that cannot be allowed."""
+    words, names = {word.value: word for word in ALLOWABLE}, [name for name in text.split(",") if name]
+    if unknown := [name for name in names if name not in words]:
+        raise CannotJudge(f"--allow={text} has '{unknown[0]}': only {' and '.join(words)} can be allowed.")
+    return frozenset(words[name] for name in names)
 
 
 def worst(found: Iterable[Verdict]) -> Word:

@@ -49,6 +49,13 @@ class Composed:
         config: dict[str, Any] = yaml.load(self.text, Loader=_LOADER) or {}
         return config
 
+    def value(self, key: str) -> Any:
+        """The config's value at a dotted key; None if there is none."""
+        found: Any = self.config
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found
+
     def origin_of(self, key: str) -> str | None:
         """The layer that set the value at a key, or what is around it; None: it is verl's own."""
         while key and key not in self._origins:

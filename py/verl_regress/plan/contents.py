@@ -6,7 +6,7 @@ Only what certainly fails is refused. verl's loaders were read in 0.7.1 to 0.9.1
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,14 @@ _OF_TOKENIZER = (
     ".model",
     ".py",
 )  # in the names of the files that can be one
+_TRAIN, _BATCHES = "data.train_files", ("data.train_batch_size", "data.gen_batch_size")
 _TRAINED = ("actor_rollout_ref.model", "model")  # whose tokenizer the job uses
 
 
 def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterable[Input]) -> None:
     """Raise BadInput for data without a whole batch or without its column, and for a model that lacks weights or a tokenizer."""
-    data = composed.config.get("data") or {}
-    if not (data.get("custom_cls") or {}).get("path"):  # else the user's own class reads the files
-        _check_data(root, workload, composed, data)
+    if not composed.value("data.custom_cls.path"):  # else the user's own class reads the files
+        _check_data(root, workload, composed)
     for one in read:
         if one.key.endswith("model.path") and root.has(one.path):
             with suppress(
@@ -44,27 +44,25 @@ def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterab
                 _check_model(one, composed)
 
 
-def _check_data(root: SharedRoot, workload: Workload, composed: Composed, data: Mapping[str, Any]) -> None:
-    column_key = "prompt_key" if workload.has_reward else "messages_key"
+def _check_data(root: SharedRoot, workload: Workload, composed: Composed) -> None:
+    column_key = "data.prompt_key" if workload.has_reward else "data.messages_key"
     rows = {
         key: [
-            _rows_of(root, composed, f"data.{key}", file, f"data.{column_key}", data.get(column_key))
-            for file in _files(data.get(key))
+            _rows_of(root, composed, key, file, column_key, composed.value(column_key))
+            for file in _files(composed.value(key))
         ]
-        for key in ("train_files", "val_files")
+        for key in (_TRAIN, "data.val_files")
     }
-    is_own_choice = any(
-        (data.get(key) or {}).get(name) for key, name in (("sampler", "class_path"), ("datagen", "path"))
-    )
-    known = [count for count in rows["train_files"] if count is not None]
-    if is_own_choice or not known or len(known) < len(rows["train_files"]):
+    is_own_choice = composed.value("data.sampler.class_path") or composed.value("data.datagen.path")
+    known = [count for count in rows[_TRAIN] if count is not None]
+    if is_own_choice or not known or len(known) < len(rows[_TRAIN]):
         return
-    most = data.get("train_max_samples")
+    most = composed.value("data.train_max_samples")
     used = min(sum(known), most) if isinstance(most, int) and most > 0 else sum(known)
-    sizes = [size for key in ("train_batch_size", "gen_batch_size") if isinstance(size := data.get(key), int)]
+    sizes = [size for key in _BATCHES if isinstance(size := composed.value(key), int)]
     if sizes and used < min(sizes):
         raise BadInput(
-            f"{composed.named('data.train_files', data['train_files'])} gives {used} rows, which make no batch of {min(sizes)}: write a smaller "
+            f"{composed.named(_TRAIN, composed.value(_TRAIN))} gives {used} rows, which make no batch of {min(sizes)}: write a smaller "
             "data.train_batch_size, or name more rows."
         )
 
@@ -107,7 +105,7 @@ def _check_model(one: Input, composed: Composed) -> None:
             raise BadInput(f"{one.named} is not usable, because {shown(name)} {problem}: copy the model again.")
     above = one.key.rpartition(".")[0]
     is_bare = weights and not any(mark in name.lower() for name in names for mark in _OF_TOKENIZER)
-    if is_bare and above in _TRAINED and not _at(composed.config, f"{above}.tokenizer_path"):
+    if is_bare and above in _TRAINED and not composed.value(f"{above}.tokenizer_path"):
         raise BadInput(
             f"{one.named} has weights, and no file of a tokenizer: copy the model's tokenizer.json and tokenizer_config.json there, or name "
             f"a folder that has them with {above}.tokenizer_path."
@@ -130,9 +128,3 @@ def _problem_of(weights: Path) -> str | None:
             return f"has {size:,} bytes that are not those of a safetensors file"
     whole = 8 + length + max(tensors, default=0)
     return f"is cut: it has {size:,} of {whole:,} bytes" if size < whole else None
-
-
-def _at(config: Any, key: str) -> Any:
-    for part in key.split("."):
-        config = config.get(part) if isinstance(config, dict) else None
-    return config

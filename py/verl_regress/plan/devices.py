@@ -32,7 +32,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Devices:
-    """`count` of Ray's resource `resource`; `pools` are those that must have whole nodes."""
+    """`count` of Ray's resource `resource`; `pools` must have whole nodes."""
 
     resource: str
     count: int

@@ -25,8 +25,7 @@ def check(root: SharedRoot, code_path: Path, code: Mapping[str, Any], composed: 
     function = composed.reward
     if function is None or (path := Path(function.path.removeprefix("file://"))).suffix != ".py" or not root.has(path):
         return
-    reward = composed.config.get("reward") or {}
-    manager = (reward.get("reward_manager") or {}).get("name")
+    manager = composed.value("reward.reward_manager.name")
     called = _keywords_of_call(code_path / _MANAGERS / f"{manager}.py")
     defined = [node for node in _parsed(path).body if getattr(node, "name", None) == function.name]
     if not called or len(defined) != 1:
@@ -34,7 +33,7 @@ def check(root: SharedRoot, code_path: Path, code: Mapping[str, Any], composed: 
     (node,) = defined
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.decorator_list:
         return
-    passed = dict.fromkeys((*called, *((reward.get("custom_reward_function") or {}).get("reward_kwargs") or {})))
+    passed = dict.fromkeys((*called, *(composed.value("reward.custom_reward_function.reward_kwargs") or {})))
     if not _takes(node.args, set(passed)):
         origin = composed.origin_of(f"{function.key}.path") or "an override"
         raise BadInput(

@@ -64,7 +64,7 @@ two::houses() {
   printf '00000000000a%04x\n' 1 >"${HOUSE}/ann/workdir/id" # as if Bob had read it there
   chown -hR "${ANN}:${ANN}" "${HOUSE}/ann"
   chown -hR "${BOB}:${BOB}" "${HOUSE}/bob" "${HOUSE}/shared"
-  # Data and models that were copied here are of the group, as those that `make prepare` makes.
+  # Data and models that were copied here are of the group, like what `make prepare` makes.
   [[ ! -d ${HOUSE}/shared/common ]] || chgrp -hR "$TEAM" "${HOUSE}/shared"/{datasets,common/models}
 }
 
