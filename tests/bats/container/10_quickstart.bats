@@ -110,13 +110,16 @@ setup() {
   [[ $status != 0 && $output == *'HTTP Error 401'* ]] || fail 'without the token Ray answers'
 }
 
+# Of this cluster alone: another suite starts and removes its own beside this one.
+containers() { docker ps --no-trunc --filter "label=verl-regress.cluster=${CLUSTER_NAME}" --format '{{.ID}} {{.Names}}' | sort; }
+
 @test "make up, prepare and snapshot work from the tarball of make dist, without git" {
   tarball=$(maintain/dist.sh)
   tar -C "$BATS_FILE_TMPDIR" -xzf "$tarball"
   unpacked="${BATS_FILE_TMPDIR}/$(basename "$tarball" .tar.gz)"
   ln -s "${REPO}/.venv" "${unpacked}/.venv"
   [[ ! -e ${unpacked}/.git ]]
-  before=$(docker ps --no-trunc --format '{{.ID}} {{.Names}}' | sort)
+  before=$(containers)
   run make --no-print-directory -C "$unpacked" up prepare snapshot
   assert_status 0
   assert_line 'skip    the nodes \(nothing to change\)'
@@ -126,5 +129,5 @@ setup() {
   assert_line "skip    ${WORKDIR}/shared/common/models/tiny-qwen2 \(exists, same source\)"
   assert_line 'skip    snapshot codeA at .*'
   [[ $(grep -c '^changed' <<<"$output") == 0 ]] || fail 'something was changed'
-  [[ $before == "$(docker ps --no-trunc --format '{{.ID}} {{.Names}}' | sort)" ]]
+  [[ -n $before && $before == "$(containers)" ]] || fail "before ${before}, after $(containers)"
 }
