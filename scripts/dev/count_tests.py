@@ -5,7 +5,8 @@
 Prints a line a suite, then `N passed, N failed`. Reads SUITE.tap (bats, lint) or SUITE.xml (pytest) and SUITE.status, the
 runner's exit status. What was planned and has no result failed; a suite with no report, no test that ran, or a runner that
 failed without saying where, counts one failure. With --expected-skips, a skipped test that FILE does not list with that
-reason failed, and is named in a separate line. Exits 1 when anything failed.
+reason failed, and is named in a separate line. Each failed test follows its suite with the last lines of its report: a log of
+thousands of lines may be cut where it failed. Exits 1 when anything failed.
 """
 
 import argparse
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import yaml
 
+SHOWN_LINES = 12  # of a failed test's report, its last
+
 
 @dataclass
 class Counts:
@@ -25,6 +28,7 @@ class Counts:
     passed: int = 0
     failed: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)  # each test's name and reason
+    failures: list[tuple[str, str]] = field(default_factory=list)  # each test's name and what its report says
 
 
 def count_tap(text: str) -> Counts:
@@ -32,21 +36,23 @@ def count_tap(text: str) -> Counts:
     plans = re.findall(r"^1\.\.(\d+)", text, re.MULTILINE)
     skipped = re.findall(r"^ok \d+ (.*?)(?: in \d+ms)? # skip ?(.*)$", text, re.MULTILINE)
     passed = len(re.findall(r"^ok ", text, re.MULTILINE)) - len(skipped)
+    failures = re.findall(r"^not ok \d+ (.*?)(?: in \d+ms)?\n((?:#.*\n)*)", text, re.MULTILINE)
     failed = len(re.findall(r"^not ok ", text, re.MULTILINE))
     planned = sum(int(plan) for plan in plans)
-    return Counts(passed, max(failed, planned - passed - len(skipped)), skipped)
+    return Counts(passed, max(failed, planned - passed - len(skipped)), skipped, failures)
 
 
 def count_junit(text: str) -> Counts:
     """The tests of a JUnit report, by the names that pytest takes: tests/base/test_ids.py::test_it."""
     cases = list(ET.fromstring(text).iter("testcase"))
-    skipped = []
+    skipped, failures = [], []
     for case in cases:
+        name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
         if (skip := case.find("skipped")) is not None:
-            module = case.get("classname", "").replace(".", "/")
-            skipped.append((f"{module}.py::{case.get('name')}", skip.get("message", "")))
-    failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
-    return Counts(len(cases) - failed - len(skipped), failed, skipped)
+            skipped.append((name, skip.get("message", "")))
+        elif (failure := next(iter([*case.findall("failure"), *case.findall("error")]), None)) is not None:
+            failures.append((name, failure.text or ""))
+    return Counts(len(cases) - len(failures) - len(skipped), len(failures), skipped, failures)
 
 
 def count_suite(reports: Path, suite: str) -> tuple[Counts, str]:
@@ -81,6 +87,9 @@ def main(reports: Path, suites: list[str], expected_skips: Path | None = None) -
         total_passed += counts.passed
         total_failed += failed
         print(f"{suite}: {counts.passed} passed, {failed} failed" + (f" ({said})" if said else ""))
+        for test, report in counts.failures:
+            print(f"{suite}: '{test}' failed:")
+            print("".join(f"    {line}\n" for line in report.splitlines()[-SHOWN_LINES:]), end="")
         for test, reason in unexpected:
             print(f"{suite}: '{test}' was skipped ('{reason}'): let it run here, or list it in {expected_skips}.")
     if not suites:

@@ -101,6 +101,22 @@ def test_what_failed_or_is_missing_is_counted(tmp_path, capsys, name, text, stat
     assert (done, lines[0]) == (1, line)
 
 
+def test_a_failed_test_is_named_with_the_end_of_its_report(tmp_path, capsys):
+    said = "".join(f"# line {n}\n" for n in range(1, 20))
+    write(tmp_path, "unit.tap", f"1..2\nnot ok 1 a cluster in 1ms\n{said}ok 2 b in 1ms\n# other\n", 1)
+    write(tmp_path, "py.xml", JUNIT.replace(" />", "><failure>a\nE assert 1 == 2\n</failure></testcase>", 1), 1)
+    assert count(capsys, tmp_path, "unit", "py")[1] == [
+        "unit: 1 passed, 1 failed",
+        "unit: 'a cluster' failed:",
+        *(f"    # line {n}" for n in range(8, 20)),
+        "py: 0 passed, 1 failed (1 skipped)",
+        "py: 'tests/base/test_a.py::test_one' failed:",
+        "    a",
+        "    E assert 1 == 2",
+        "1 passed, 2 failed",
+    ]
+
+
 def test_a_report_that_is_cut_off_failed(tmp_path, capsys):
     write(tmp_path, "py.xml", JUNIT[:120])
     status, lines = count(capsys, tmp_path, "py")
