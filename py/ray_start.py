@@ -46,6 +46,8 @@ def main(argv: Sequence[str]) -> None:
         print(f"No answer from {gcs} within {ANSWER_WITHIN:.0f} s.", file=sys.stderr)
         raise SystemExit(UNREACHED)
     os.umask(os.umask(0) | 0o022)  # a checkpoint that an actor writes runs when it is read: only its owner changes it
+    # Ray has read it by now, and a job must not wait that long for a head that is gone.
+    os.environ.pop("RAY_NUM_REDIS_GET_RETRIES", None)
     sys.argv = ["ray", *argv]
     del sys.path[0]  # this file's directory, which `ray` itself does not have on its path
     ray_main()

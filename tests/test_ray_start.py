@@ -10,8 +10,10 @@ from shared_fixtures import HOOKS, python, write
 PY = HOOKS.parent
 RAY = """
 import json, os, sys
+AT_IMPORT = os.environ.get("RAY_NUM_REDIS_GET_RETRIES")  # where Ray reads it
 def main():
-    print(json.dumps({"argv": sys.argv, "path": sys.path, "umask": os.umask(0)}))
+    tries = os.environ.get("RAY_NUM_REDIS_GET_RETRIES")
+    print(json.dumps({"argv": sys.argv, "path": sys.path, "umask": os.umask(0), "at_import": AT_IMPORT, "tries": tries}))
 """
 # In a separate interpreter: the answer to a connection is what the test says, and it is not waited for.
 SCRIPT = """
@@ -47,6 +49,14 @@ def test_it_passes_its_arguments_on_and_protects_what_actors_write(start, login,
         result = json.loads(start(PY / "ray_start.py", *argv, umask=login).stdout)
     assert (result["argv"], result["umask"]) == (["ray", *argv], of_ray)
     assert str(PY) not in result["path"]
+
+
+def test_ray_tries_as_often_as_it_is_told_and_no_job_inherits_that(start, monkeypatch):
+    monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "120")
+    with socket.create_server(("127.0.0.1", 0)) as gcs:
+        argv = ["start", f"--address=127.0.0.1:{gcs.getsockname()[1]}"]
+        result = json.loads(start(PY / "ray_start.py", *argv).stdout)
+    assert (result["at_import"], result["tries"]) == ("120", None)
 
 
 @pytest.mark.parametrize(

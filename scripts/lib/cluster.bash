@@ -201,7 +201,9 @@ cluster::_start() {
   ((stopped == 0)) || log::info "${node}: stopped the Ray of an earlier start"
   [[ $PROFILE != rocm ]] || without=("${CLUSTER_ROCM_UNSET[@]/#/--unset=}")
   mark="$(date +%s)-$$"
-  [[ $node == head ]] || ray=(python3 "$(helper::dir)/py/ray_start.py")
+  # A worker's `ray start` tries so often, every 2 s, to find the head's raylet, which comes up after the GCS: a busy host needs more than
+  # Ray's own 20.
+  [[ $node == head ]] || ray=(RAY_NUM_REDIS_GET_RETRIES="$CLUSTER_TIMEOUT" python3 "$(helper::dir)/py/ray_start.py")
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
   node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
