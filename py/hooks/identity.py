@@ -6,36 +6,37 @@ second later. If Python loaded the module from bytecode, it had checked that the
 bytecode itself is not hashed: it is in the read-only snapshot and was made from that source.
 Modules loaded less than a second before a process is killed may be missing from its report.
 
-A thread writes the report, because Ray ends actors with SIGKILL and nothing can be written then. It writes as soon as
-verl is loaded, and again whenever more modules were loaded and no more are coming in. It starts when the process
-imports Ray or verl: a process that does neither has nothing to report. Every Ray actor reports, even one without verl,
-so an actor without a report has proved nothing. Read in Ray 2.60: ``get_runtime_context().get_job_id()`` and
-``get_actor_id()``.
+A thread writes the report as soon as verl is loaded, and again when more modules were loaded, because Ray ends actors with
+SIGKILL. It starts when the process has imported Ray or verl. Every Ray actor reports, even one without verl, so an actor without a
+report has proved nothing. Read in Ray 2.60: ``get_runtime_context().get_job_id()`` and ``get_actor_id()``.
 """
 
 import atexit
+import functools
 import hashlib
 import os
 import sys
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import job_report
-from on_import import before_import
+from on_import import on_import
 
-_PACKAGE = "verl"
-_STARTS = ("ray", _PACKAGE)
 _LOOK_EVERY = 0.2  # seconds
 
 
 def install() -> None:
-    """Report from the first import of Ray or verl; does nothing outside a job."""
-    if os.environ.get(job_report.JOB_DIR_VARIABLE):
-        before_import(_STARTS, _start)
+    """Report as soon as Ray or verl is imported; does nothing outside a job."""
+    if job_report.job_dir() is not None:
+        on_import("ray", lambda _: _start())
+        on_import("verl", lambda _: _start())
 
 
+@functools.cache
 def _start() -> None:
     reporter = Reporter()
     atexit.register(reporter.report)
@@ -49,8 +50,8 @@ class Reporter:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._files: dict[str, dict[str, str | None]] = {}
-        self._ids: dict[str, str] = {}
-        self._reported: tuple[object, ...] | None = None
+        self._ids: dict[str, str | None] = {"job_id": None, "actor_id": None}
+        self._reported: dict[str, object] | None = None
 
     def run(self) -> None:
         """Report once there is something, then whenever it has changed and no module was loaded since the last check."""
@@ -70,34 +71,28 @@ class Reporter:
             for name, module in list(sys.modules.items()):
                 spec = getattr(module, "__spec__", None)
                 real_name = str(getattr(spec, "name", name)) if name == "__main__" else name
-                if real_name not in self._files and (real_name == _PACKAGE or real_name.startswith(f"{_PACKAGE}.")):
+                if real_name not in self._files and f"{real_name}.".startswith("verl."):
                     self._files[real_name] = _file_of(module)
             self._ids |= _ids()
-            state = (len(self._files), *self._ids.values())
-            if (self._files or self._ids.get("actor_id")) and state != self._reported:
-                job_report.write(
-                    "identity",
-                    {
-                        "hostname": job_report.hostname(),
-                        "pid": self._pid,
-                        "job_id": self._ids.get("job_id"),
-                        "actor_id": self._ids.get("actor_id"),
-                        "command": " ".join(sys.orig_argv)[:200],
-                        "modules": dict(sorted(self._files.items())),
-                    },
-                )
-                self._reported = state
+            report: dict[str, object] = {
+                "hostname": job_report.hostname(),
+                "pid": self._pid,
+                **self._ids,
+                "command": " ".join(sys.orig_argv)[:200],
+                "modules": dict(sorted(self._files.items())),
+            }
+            if (self._files or self._ids["actor_id"]) and report != self._reported:
+                job_report.write("identity", report)
+                self._reported = report
 
 
 def _file_of(module: ModuleType) -> dict[str, str | None]:
     """Return the module's file and its sha256; each is None if there is none."""
     spec = getattr(module, "__spec__", None)
     file = getattr(spec, "origin", None) or getattr(module, "__file__", None)
-    try:
-        with open(file or "", "rb") as stream:  # noqa: PTH123 - every process would pay for pathlib
-            return {"file": file, "sha256": hashlib.sha256(stream.read()).hexdigest()}
-    except OSError:
-        return {"file": file, "sha256": None}
+    with suppress(OSError):
+        return {"file": file, "sha256": hashlib.sha256(Path(file or "").read_bytes()).hexdigest()}
+    return {"file": file, "sha256": None}
 
 
 def _ids() -> dict[str, str]:

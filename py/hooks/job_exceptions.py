@@ -29,7 +29,7 @@ _recorded: list[dict[str, Any]] = []
 
 def install() -> None:
     """Watch the tasks of this process, and the process itself if it is the driver; does nothing outside a job."""
-    if os.environ.get(job_report.JOB_DIR_VARIABLE):
+    if job_report.job_dir() is not None:
         ray_private.on_task_error(lambda error: _record(error, is_driver=False))
         if proof.VARIABLE in os.environ:
             sys.excepthook = _at_the_end
@@ -46,17 +46,15 @@ def _record(error: BaseException, *, is_driver: bool) -> None:
         # Each text as it is: its lines, and what JSON escapes, no longer have a secret of several lines, or of a repr.
         redact = Redactor(job_secrets.held).text
         chain = [{**one, "message": redact(one["message"])} for one in _chain(error)]
-        same = [
-            one
-            for one in _recorded
-            if [each["message"] for each in one["chain"]] == [each["message"] for each in chain]
-        ]
-        for one in same:
-            _recorded.remove(one)
-        lines = redact("".join(traceback.format_exception(error))).splitlines()
-        _recorded.append({"time": time.time(), "is_driver": is_driver, "chain": chain, "lines": lines[-_MOST_LINES:]})
-        del _recorded[:-_MOST]
+        lines = redact("".join(traceback.format_exception(error))).splitlines()[-_MOST_LINES:]
+        others = [one for one in _recorded if _messages(one["chain"]) != _messages(chain)]
+        new = {"time": time.time(), "is_driver": is_driver, "chain": chain, "lines": lines}
+        _recorded[:] = [*others, new][-_MOST:]
         job_report.write("exceptions", {"exceptions": _recorded})
+
+
+def _messages(chain: list[dict[str, Any]]) -> list[str]:
+    return [one["message"] for one in chain]
 
 
 def _chain(error: BaseException | None) -> list[dict[str, Any]]:

@@ -9,24 +9,33 @@ from pathlib import Path
 JOB_DIR_VARIABLE = "VERL_REGRESS_JOB_DIR"
 
 
+def job_dir() -> Path | None:
+    """Return the directory of the job that this process belongs to; None outside a job."""
+    named = os.environ.get(JOB_DIR_VARIABLE)
+    return Path(named) if named else None
+
+
 def hostname() -> str:
     """Return the node's own name; unlike its address, it is the same before and after Ray starts."""
     return socket.gethostname()
 
 
-def write(kind: str, payload: Mapping[str, object]) -> None:
-    """Write ``<job dir>/state/reports/<kind>-<hostname>-<pid>.json``, replacing this process's earlier report of that
-    kind.
+def process() -> str:
+    """Return ``<hostname>-<pid>``, which begins the name of a file that only this process writes."""
+    return f"{hostname()}-{os.getpid()}"
 
-    Does nothing if ``VERL_REGRESS_JOB_DIR`` is unset or empty. A reader sees the old document or the new one, never
-    part of one. Raises OSError if the job directory cannot be written, and TypeError if ``payload`` is not JSON.
+
+def write(kind: str, payload: Mapping[str, object]) -> None:
+    """Write ``<job dir>/state/reports/<kind>-<hostname>-<pid>.json``, in place of this process's earlier report of that kind.
+
+    Does nothing outside a job. A reader sees the old document or the new one, never part of one. Raises OSError if the
+    job directory cannot be written, and TypeError if ``payload`` is not JSON.
     """
-    job_dir = os.environ.get(JOB_DIR_VARIABLE)
-    if not job_dir:
+    if (job := job_dir()) is None:
         return
-    reports = Path(job_dir) / "state" / "reports"
+    reports = job / "state" / "reports"
     reports.mkdir(parents=True, exist_ok=True)
-    report = reports / f"{kind}-{hostname()}-{os.getpid()}.json"
+    report = reports / f"{kind}-{process()}.json"
     unfinished = report.with_suffix(".json.tmp")
     unfinished.write_text(json.dumps(payload, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(report)

@@ -1,11 +1,11 @@
 """Puts a job's secrets into the environment of each of its Python processes.
 
 The values travel in a file that only its owner can read and that is removed when the job is over; only its path is in
-runtime_env, which Ray shows to anyone who asks. So the process list and /proc/<pid>/environ, which show the environment
-that a process was started with, do not contain them. A process that cannot read the file must not run on.
+runtime_env, which Ray shows to anyone who asks, as /proc shows the environment that a process was started with. A process that
+cannot read the file must not run on.
 
 In a process that Ray started, sys.stdout and sys.stderr go through a Redactor, because Ray keeps this output in its own
-files on the node. Ray's job supervisor is such a process too, but it passes its environment on to a shell, so it drops
+files on the node. Ray's job supervisor is such a process, too, but it passes its environment on to a shell, so it drops
 the secrets again. If that fails, the launcher does not run.
 """
 
@@ -41,7 +41,7 @@ def install() -> None:
 def read(path: str) -> dict[str, str]:
     """Return the secrets in the file, value by name. Raises RuntimeError, which quotes nothing from the file."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as stream:  # noqa: PTH123 - every process would pay for pathlib
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as stream:
             uid = os.fstat(stream.fileno()).st_uid
             if str(uid) not in ("0", str(os.geteuid()), *os.environ.get(JOB_UIDS, "").split()):
                 raise RuntimeError(f"the job's secrets in {path} belong to user {uid}, who did not submit the job")
@@ -52,7 +52,6 @@ def read(path: str) -> dict[str, str]:
 
 
 def _report(secrets: dict[str, str]) -> None:
-    """Report which secrets this process has; neither values nor hashes."""
     job_report.write("secrets", {"hostname": job_report.hostname(), "pid": os.getpid(), "names": sorted(secrets)})
 
 

@@ -3,11 +3,10 @@
 Another order of summation changes last bits, too. So what such a run does otherwise than the same one without this hook is rounding
 noise, however far it grows. The last bit is that of bfloat16, in which verl computes gradients wherever it adds them up in float32.
 
-Uses ``register_optimizer_step_pre_hook`` of torch.optim.optimizer (torch 2.13): it acts in every release of verl, and on each
-model that torch's optimizers train. Where nothing calls it, the run is equal to the one without, and the judge says so.
+Uses ``register_optimizer_step_pre_hook`` of torch.optim.optimizer (torch 2.13): it acts in every release of verl, on each
+model that torch's optimizers train. Where nothing calls it, the run equals the one without, and the judge says so.
 """
 
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from on_import import on_import
@@ -18,11 +17,7 @@ if TYPE_CHECKING:
 
 def install() -> None:
     """Watch for torch's import."""
-    on_import("torch.optim.optimizer", _perturb)
-
-
-def _perturb(module: ModuleType) -> None:
-    module.register_optimizer_step_pre_hook(_flip)
+    on_import("torch.optim.optimizer", lambda module: module.register_optimizer_step_pre_hook(_flip))
 
 
 def _flip(optimizer: "torch.optim.Optimizer", *_arguments: object) -> None:
@@ -36,6 +31,5 @@ def _flip(optimizer: "torch.optim.Optimizer", *_arguments: object) -> None:
             gradient = gradient.to_local()
         if gradient is not None and gradient.dtype in bits:
             integers, bit = bits[gradient.dtype]
-            gradient.view(integers).bitwise_xor_(
-                (gradient != 0).to(integers).mul_(bit)
-            )  # a sum of nothing is 0 in any order
+            flipped = (gradient != 0).to(integers).mul_(bit)  # a sum of nothing is 0 in any order
+            gradient.view(integers).bitwise_xor_(flipped)

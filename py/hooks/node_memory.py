@@ -3,6 +3,7 @@
 import re
 import socket
 from contextlib import suppress
+from pathlib import Path
 
 _V2 = ("", "/sys/fs/cgroup", "memory.events", "memory.max", "memory.peak")
 _V1 = ("memory", "/sys/fs/cgroup/memory", "memory.oom_control", "memory.limit_in_bytes", "memory.max_usage_in_bytes")
@@ -14,6 +15,7 @@ def counters() -> dict[str, str | int | None]:
 
     A number that the kernel does not tell is None.
     """
+    found: dict[str, str | int | None] = {"hostname": socket.gethostname(), "kills": None, "limit": None, "peak": None}
     groups = dict(re.findall(r"^\d+:([^:]*):(.*)$", _read("/proc/self/cgroup"), re.MULTILINE))
     for name, home, events, limit, peak in (_V2, _V1):
         # In a container, its own group may be mounted at the root.
@@ -21,13 +23,10 @@ def counters() -> dict[str, str | int | None]:
             kills = re.search(r"^oom_kill (\d+)$", _read(f"{folder}/{events}"), re.MULTILINE)
             if kills is not None:
                 most = _number(f"{folder}/{limit}")
-                return {
-                    "hostname": socket.gethostname(),
-                    "kills": int(kills[1]),
-                    "limit": most if most is not None and most < _NO_LIMIT else None,
-                    "peak": _number(f"{folder}/{peak}"),
-                }
-    return {"hostname": socket.gethostname(), "kills": None, "limit": None, "peak": None}
+                found |= {"kills": int(kills[1]), "peak": _number(f"{folder}/{peak}")}
+                found["limit"] = most if most is not None and most < _NO_LIMIT else None
+                return found
+    return found
 
 
 def _number(file: str) -> int | None:
@@ -36,6 +35,6 @@ def _number(file: str) -> int | None:
 
 
 def _read(file: str) -> str:
-    with suppress(OSError), open(file, encoding="ascii", errors="replace") as stream:  # noqa: PTH123 - every process would pay for pathlib
-        return stream.read()
+    with suppress(OSError):
+        return Path(file).read_text(encoding="ascii", errors="replace")
     return ""

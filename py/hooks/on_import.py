@@ -1,36 +1,20 @@
-"""Calls a function right before the import of a module, or with the module right after it, before anything uses it."""
+"""Calls a function with a module right after its import, before anything uses it."""
 
 import sys
-from collections.abc import Callable, Collection
-from importlib.abc import MetaPathFinder
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-
-
-def before_import(names: Collection[str], then: Callable[[], None]) -> None:
-    """Call ``then`` once, before the first import of one of these modules; what it raises, the import raises."""
-    sys.meta_path.insert(0, _BeforeImport(names, then))
-
-
-class _BeforeImport(MetaPathFinder):
-    """Finds nothing, but notices the import."""
-
-    def __init__(self, names: Collection[str], then: Callable[[], None]) -> None:
-        self._names, self._then = names, then
-
-    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> None:
-        if fullname in self._names and self in sys.meta_path:
-            sys.meta_path.remove(self)
-            self._then()
+from typing import Any
 
 
 def on_import(name: str, then: Callable[[ModuleType], None]) -> None:
     """Call ``then`` with the module ``name`` when it is imported; what ``then`` raises, the import raises."""
-    sys.meta_path.insert(0, _OnImport(name, then))
+    sys.meta_path.insert(0, _Finder(name, then))
 
 
-class _OnImport(MetaPathFinder):
+class _Finder(MetaPathFinder):
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then
 
@@ -40,11 +24,22 @@ class _OnImport(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def load_then(module: ModuleType) -> None:
-                load(module)
-                self._then(module)
-
-            spec.loader.exec_module = load_then  # type: ignore[method-assign]
+            spec.loader = _Loader(spec.loader, self._then)  # type: ignore[assignment]
         return spec
+
+
+class _Loader:
+    """The module's own loader, whose place it takes until the module is loaded."""
+
+    def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
+        self._loader, self._then = loader, then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._then(module)

@@ -1,7 +1,6 @@
 """What hooks use of Ray that Ray does not document. Read in Ray 2.60.
 
-A process of a job cannot import verl_regress.cluster.ray_private, which has what the helper uses: check a new release of
-Ray in both.
+verl_regress/cluster/ray_private.py has what the helper uses: check a new release of Ray in both.
 """
 
 import os
@@ -14,7 +13,6 @@ from typing import Any
 from on_import import on_import
 
 POST_MORTEM = "_post_mortem"  # the function of ray.util.debugpy that waits after an exception
-_SUPERVISOR = "ray.dashboard.modules.job.job_supervisor"  # a process that imports its class becomes a job's supervisor
 
 
 def is_worker() -> bool:
@@ -24,7 +22,7 @@ def is_worker() -> bool:
 
 def on_supervisor(then: Callable[[], None]) -> None:
     """Call `then` if this process becomes a job's supervisor, which passes its environment on to a shell."""
-    on_import(_SUPERVISOR, lambda _: then())
+    on_import("ray.dashboard.modules.job.job_supervisor", lambda _: then())
 
 
 def on_log(then: Callable[[Any], None]) -> None:

@@ -1,21 +1,16 @@
-"""Makes verl's SFT trainer on Ray work in a driver that has no GPU.
+"""Makes verl's SFT trainer on Ray work in a driver that has no GPU (`python -m verl.trainer.sft_trainer_ray`).
 
-Acts in the driver alone (`python -m verl.trainer.sft_trainer_ray`); it changes nothing in the job's other processes.
-
-``trainer.device`` has one value for two purposes. Up to verl 0.8.0 it decides what the placement groups request from
-Ray, and only "cuda" becomes the resource GPU. It is also the device on which the driver itself adds up sequence lengths
-and validation losses (``SFTTrainer.device_name``), and there "cuda" needs a GPU that the driver does not have. On GPU
-clusters the configuration keeps "cuda", and the driver's own tensors stay on the CPU.
+Up to verl 0.8.0 ``trainer.device`` decides what the placement groups request from Ray, where only "cuda" becomes the resource
+GPU. It is also the device on which the driver itself adds up sequence lengths and validation losses
+(``SFTTrainer.device_name``). So on GPU clusters the configuration keeps "cuda", and the driver's own tensors stay on the CPU.
 
 ``ray.init()`` gets the address "auto" if it is called without one: a release that ignores RAY_ADDRESS would start its
 own cluster inside the worker.
 
-Touches ``SFTTrainer.device_name`` and the call of ``ray.init`` in verl.trainer.sft_trainer_ray, read in verl 0.7.1 to
-0.9.1 and main at 1dda039b.
+Touches ``SFTTrainer.device_name`` and the call of ``ray.init``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b.
 """
 
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -28,16 +23,14 @@ def install() -> None:
         return
     import ray  # the driver imports it next anyway
 
-    ray.init = _connecting(ray.init)
+    init = ray.init
 
-
-def _connecting(init: Callable[..., Any]) -> Callable[..., Any]:
     def connect(address: str | None = None, **kwargs: Any) -> Any:
         # The trainer's module is __main__, which nothing imports. Now its class exists and has not been used yet.
         keep_statistics_on_the_cpu(sys.modules["__main__"])
         return init("auto" if address is None else address, **kwargs)
 
-    return connect
+    ray.init = connect
 
 
 def keep_statistics_on_the_cpu(trainer: ModuleType) -> None:

@@ -4,12 +4,9 @@ verl's V1 trainer (0.9.1) keeps its samples in TransferQueue, whose controller i
 Ray namespace. With two jobs on one cluster, the second would use the first one's controller, and the first job to end
 would remove it: the other then hangs without an error. This hook gives each job its own namespace.
 
-Touches ``TransferQueueController.options`` and ``ray.get_actor`` as ``transfer_queue.interface`` calls them, and
-``ray`` of ``transfer_queue.storage.clients.ray_storage_client``, read in TransferQueue 0.1.11. Jobs that never import
-TransferQueue are not affected.
+Touches what ``_CALLED`` has, and ``ray.get_actor`` as both modules call it; read in TransferQueue 0.1.11.
 """
 
-import os
 from types import ModuleType
 from typing import Any
 
@@ -25,16 +22,12 @@ _CALLED = {INTERFACE: ("ray", "TransferQueueController"), STORAGE: ("ray", "RayO
 
 def install() -> None:
     """Watch for TransferQueue's import; does nothing outside a job."""
-    job_dir = os.environ.get(job_report.JOB_DIR_VARIABLE)
-    if job_dir:
+    if (job := job_report.job_dir()) is not None:
         for name in _CALLED:
-            on_import(name, lambda module: rename(module, f"{NAMESPACE}:{job_dir}"))
+            on_import(name, lambda module: _rename(module, f"{NAMESPACE}:{job}"))
 
 
-def rename(module: ModuleType, namespace: str) -> None:
-    """Make ``module`` use ``namespace`` instead of "transfer_queue". Raises RuntimeError if ``module`` lacks what is
-    replaced.
-    """
+def _rename(module: ModuleType, namespace: str) -> None:
     for name in _CALLED[module.__name__]:
         found = getattr(module, name, None)
         if found is None:
@@ -50,15 +43,14 @@ class _InNamespace:
     """An object whose methods ``options`` and ``get_actor`` use the job's namespace instead of TransferQueue's."""
 
     def __init__(self, inner: Any, namespace: str) -> None:
-        self._inner = inner
-        self._namespace = namespace
+        self._inner, self._namespace = inner, namespace
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        return self._renaming(found) if name in ("options", "get_actor") else found
+        if name not in ("options", "get_actor"):
+            return found
 
-    def _renaming(self, call: Any) -> Any:
         def renamed(*args: Any, namespace: str | None = None, **kwargs: Any) -> Any:
-            return call(*args, namespace=self._namespace if namespace == NAMESPACE else namespace, **kwargs)
+            return found(*args, namespace=self._namespace if namespace == NAMESPACE else namespace, **kwargs)
 
         return renamed

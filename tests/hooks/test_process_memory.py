@@ -135,7 +135,7 @@ def test_outside_a_job_nothing_is_recorded(process):
 def test_the_name_is_that_of_rays_actor_or_task(monkeypatch, tmp_path, title, name):
     cmdline = tmp_path / "cmdline"
     cmdline.write_text(f"{title}\0-c\0x\0")
-    monkeypatch.setattr(process_memory, "open", lambda *args, **more: cmdline.open(), raising=False)
+    monkeypatch.setattr(process_memory, "Path", lambda _file: cmdline)
     monkeypatch.setattr(sys, "orig_argv", [title, "-c", "x"])
     assert process_memory._name() == name
 
@@ -149,16 +149,15 @@ def test_a_day_takes_a_few_hundred_lines_and_every_peak_is_among_them(monkeypatc
     clock = types.SimpleNamespace(now=0.0)
     spikes = {3: 11 * MIB, 5_000: 12 * MIB, 80_001: 13 * MIB}
 
-    def sleep(seconds):
+    def wait(seconds):
         clock.now += seconds
-        recorder._over = clock.now > 86_400
 
-    fake = types.SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 1e9 + clock.now, sleep=sleep)
+    ends = types.SimpleNamespace(is_set=lambda: clock.now > 86_400, wait=wait)
+    fake = types.SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 1e9 + clock.now)
     monkeypatch.setattr(process_memory, "time", fake)
     monkeypatch.setattr(process_memory, "resident", lambda: spikes.get(round(clock.now), 10 * MIB))
-    recorder = process_memory.Recorder(str(tmp_path), 0.0)
-    recorder.run()
-    (file,) = tmp_path.glob("state/memory/*")
+    process_memory.record(tmp_path, ends)
+    (file,) = tmp_path.glob("memory/*")
     recorded = memory_records.parse(file.read_text())
     assert 300 < len(recorded.times) < 500
     assert file.stat().st_size < 20_000

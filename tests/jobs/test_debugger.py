@@ -8,7 +8,7 @@ from shared_fixtures import write
 
 RECORD = {
     "task": "ray::Rewards.score", "line": 12, "function": "compute_score", "exception": None, "node": "worker-0",
-    "host": "10.0.0.2", "port": 4711, "pid": 7, "since": "2026-11-23T01:00:00+00:00", "attached": False,
+    "host": "10.0.0.2", "port": 4711, "pid": 7, "since": "2026-11-23T01:00:00+00:00",
 }  # fmt: skip
 
 
@@ -21,8 +21,8 @@ def job(make_job, ray):
     def submitted(debugger):
         write(job.config / "resolved.json", json.dumps(plan | {"address": ray.address, "debugger": debugger}))
 
-    def waits(**given):
-        file = job.state / "breakpoints" / f"{len(held)}.json"
+    def waits(attached=False, **given):
+        file = job.state / "breakpoints" / f"{len(held)}{'.attached' if attached else ''}.json"
         write(file, json.dumps({**RECORD, "file": f"{job.root.path}/user/code/mine.py", **given}))
         held.append(file.open())
         fcntl.flock(held[-1], fcntl.LOCK_EX)

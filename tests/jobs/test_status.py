@@ -260,7 +260,7 @@ def test_what_a_job_of_another_cluster_recorded_counts(make_job, state, status, 
 def test_a_running_job_says_in_which_breakpoint_it_waits(make_job):
     record = {
         "task": "t", "file": "/r.py", "line": 1, "function": "f", "exception": None, "node": "n", "host": "h", "port": 1, "pid": 7,
-        "since": "2026", "attached": False,
+        "since": "2026",
     }  # fmt: skip
     job = make_job(**STARTED)
     file = write(job.state / "breakpoints" / "a.json", json.dumps(record))

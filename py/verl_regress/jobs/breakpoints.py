@@ -65,4 +65,4 @@ def _records(job: JobDir) -> Iterator[Breakpoint]:
     for file in (job.state / "breakpoints").glob("*.json"):
         with suppress(OSError, ValueError, TypeError, KeyError, Unreadable):
             if lock.is_held(file):
-                yield Breakpoint(**(read_json(file) or {}))
+                yield Breakpoint(**(read_json(file) or {}), attached=file.name.endswith(".attached.json"))
