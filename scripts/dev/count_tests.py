@@ -3,7 +3,7 @@
     count_tests.py [--expected-skips FILE] REPORTS SUITE...
 
 Prints a line a suite, then `N passed, N failed`. Reads SUITE.tap (bats, lint) or SUITE.xml (pytest) and SUITE.status, the
-runner's exit status. What was planned and has no result failed; a suite with no report, no test that ran, or a runner that
+runner's exit status. A test that passes in SUITE.again.tap has passed, and is named because it failed once. What was planned and has no result failed; a suite with no report, no test that ran, or a runner that
 failed without saying where, counts one failure. With --expected-skips, a skipped test that FILE does not list with that
 reason failed, and is named in a separate line. Each failed test follows its suite with the last lines of its report: a log of
 thousands of lines may be cut where it failed. Exits 1 when anything failed.
@@ -31,15 +31,27 @@ class Counts:
     failures: list[tuple[str, str]] = field(default_factory=list)  # each test's name and what its report says
 
 
-def count_tap(text: str) -> Counts:
-    """The tests of a TAP report; bats writes how long one took between its name and the skip."""
-    plans = re.findall(r"^1\.\.(\d+)", text, re.MULTILINE)
-    skipped = re.findall(r"^ok \d+ (.*?)(?: in \d+ms)? # skip ?(.*)$", text, re.MULTILINE)
-    passed = len(re.findall(r"^ok ", text, re.MULTILINE)) - len(skipped)
+def count_tap(text: str, again: str = "") -> Counts:
+    """The tests of a TAP report; bats writes how long one took between its name and the skip.
+
+    `again` is the report of the files with failures, which ran once more: what passes there has passed.
+    """
+    planned = sum(int(plan) for plan in re.findall(r"^1\.\.(\d+)", text, re.MULTILINE))
+    passed, skipped = _results(text)
+    failed = max(len(re.findall(r"^not ok ", text, re.MULTILINE)), planned - len(passed) - len(skipped))
     failures = re.findall(r"^not ok \d+ (.*?)(?: in \d+ms)?\n((?:#.*\n)*)", text, re.MULTILINE)
-    failed = len(re.findall(r"^not ok ", text, re.MULTILINE))
-    planned = sum(int(plan) for plan in plans)
-    return Counts(passed, max(failed, planned - passed - len(skipped)), skipped, failures)
+    if again:
+        passed_again, skipped_again = _results(again)
+        passed = [*passed, *(name for name in passed_again if name not in passed)]
+        skipped = [*skipped, *(test for test in skipped_again if test not in skipped)]
+        failed = max(0, planned - len(passed) - len(skipped))
+    return Counts(len(passed), failed, skipped, failures)
+
+
+def _results(text: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """The names of the tests that passed, and those that were skipped, with their reasons."""
+    lines = re.findall(r"^ok \d+ (.*?)(?: in \d+ms)?(?: # (skip) ?(.*))?$", text, re.MULTILINE)
+    return [name for name, skip, _ in lines if not skip], [(name, reason) for name, skip, reason in lines if skip]
 
 
 def count_junit(text: str) -> Counts:
@@ -57,11 +69,11 @@ def count_junit(text: str) -> Counts:
 
 def count_suite(reports: Path, suite: str) -> tuple[Counts, str]:
     """The tests of one suite, and what to say about it."""
-    tap, junit, status = (reports / f"{suite}.{kind}" for kind in ("tap", "xml", "status"))
+    tap, again, junit, status = (reports / f"{suite}.{kind}" for kind in ("tap", "again.tap", "xml", "status"))
     counts = Counts()
     try:
         if tap.exists():
-            counts = count_tap(tap.read_text())
+            counts = count_tap(tap.read_text(), again.read_text() if again.exists() else "")
         elif junit.exists():
             counts = count_junit(junit.read_text())
     except ET.ParseError as error:
@@ -88,7 +100,7 @@ def main(reports: Path, suites: list[str], expected_skips: Path | None = None) -
         total_failed += failed
         print(f"{suite}: {counts.passed} passed, {failed} failed" + (f" ({said})" if said else ""))
         for test, report in counts.failures:
-            print(f"{suite}: '{test}' failed:")
+            print(f"{suite}: '{test}' failed{'' if counts.failed else ' once, and passed when its file ran again'}:")
             print("".join(f"    {line}\n" for line in report.splitlines()[-SHOWN_LINES:]), end="")
         for test, reason in unexpected:
             print(f"{suite}: '{test}' was skipped ('{reason}'): let it run here, or list it in {expected_skips}.")

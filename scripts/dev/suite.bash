@@ -3,6 +3,7 @@
 
 REPORTS=build/reports
 JOBS=$(($(nproc) * 2)) # of tests that start processes: they wait a third of their time
+AGAIN_FILES=2          # failures in more files are no coincidence
 PARALLEL=(--jobs "$JOBS" --no-parallelize-within-files)
 
 suite::lint() { scripts/dev/lint.sh; }
@@ -10,13 +11,24 @@ suite::unit() { suite::_bats unit unit "${PARALLEL[@]}" --filter-tags '!slow'; }
 suite::unit-slow() { suite::_bats unit unit-slow "${PARALLEL[@]}" --filter-tags slow; }
 suite::contract() { suite::_bats contract contract --jobs "$JOBS"; } # one file
 suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
-suite::container() { suite::_bats container container; } # one cluster at a time, in this suite and in the next two
-suite::platforms() { suite::_bats platforms platforms; }
+suite::container() { suite::_live container; } # one cluster at a time, in this suite and in the next two
+suite::platforms() { suite::_live platforms; }
 suite::py() { suite::_pytest py -m 'not slow'; }
 suite::py-slow() { suite::_pytest py-slow -m slow --numprocesses "$JOBS"; }
 suite::faults() {
   rm -f -- "${REPORTS}/reliability.jsonl"
-  suite::_bats faults faults
+  suite::_live faults
+}
+
+# suite::_live NAME: files with failed tests run once more, if they are few: dozens of real clusters and trainings on a shared machine
+# meet what no test means, such as a Ray that is late. What fails twice has failed; count_tests.py names what failed once.
+suite::_live() {
+  local files=()
+  ! suite::_bats "$1" "$1" || return 0
+  mapfile -t files < <(grep -oE 'in test file tests/bats/[^,]+' "${REPORTS}/$1.tap" | cut -d ' ' -f 4 | sort -u)
+  ((${#files[@]} >= 1 && ${#files[@]} <= AGAIN_FILES)) || return 1
+  log::step "suite $1, again: ${files[*]}"
+  .venv/bin/bats --timing "${files[@]}" | tee "${REPORTS}/$1.again.tap"
 }
 
 # suite::_bats DIRECTORY REPORT OPTION...

@@ -117,6 +117,28 @@ def test_a_failed_test_is_named_with_the_end_of_its_report(tmp_path, capsys):
     ]
 
 
+FIRST = "1..3\nok 1 a in 1ms\nnot ok 2 setup_file failed\n# no Ray\n"
+
+
+@pytest.mark.parametrize(
+    ("again", "status", "lines"),
+    [
+        ("1..2\nok 1 b in 1ms\nok 2 c in 1ms # skip why\n", 0, ["container: 2 passed, 0 failed (1 skipped)"]),
+        ("1..2\nok 1 b in 1ms\nnot ok 2 c in 1ms\n", 1, ["container: 2 passed, 1 failed"]),
+        ("1..2\nok 1 b in 1ms\n", 1, ["container: 2 passed, 1 failed"]),
+        ("1..2\nnot ok 1 setup_file failed\n", 1, ["container: 1 passed, 2 failed"]),
+        ("", 1, ["container: 1 passed, 2 failed"]),
+    ],
+)
+def test_what_passes_when_its_file_runs_again_passed_and_is_named(tmp_path, capsys, again, status, lines):
+    write(tmp_path, "container.tap", FIRST, status)
+    (tmp_path / "container.again.tap").write_text(again)
+    done, told = count(capsys, tmp_path, "container")
+    assert (done, told[:1]) == (status, lines)
+    once = " once, and passed when its file ran again" if status == 0 else ""
+    assert told[1:3] == [f"container: 'setup_file failed' failed{once}:", "    # no Ray"]
+
+
 def test_a_report_that_is_cut_off_failed(tmp_path, capsys):
     write(tmp_path, "py.xml", JUNIT[:120])
     status, lines = count(capsys, tmp_path, "py")
