@@ -9,7 +9,10 @@ setup_file() {
 
 setup() { load fault_helper; }
 
+# What the job says depends on which comes first: the new GCS, which ends the old raylets, or the end of the 60 s in which Ray's processes
+# wait for one.
 FORGOTTEN='Ray has forgotten it: its head was restarted, or it was deleted there'
+GONE="Ray's head, whose GCS was at [0-9.:]+, is gone"
 
 # containers: names and states of the containers with our label.
 containers() { docker ps --all --filter label=verl-regress.cluster=vrfault-work --format '{{.Names}} {{.State}}' | sort; }
@@ -74,7 +77,7 @@ END
   fault::inject docker restart --time 0 vrfault-work-head
   run make --no-print-directory up
   assert_status 0
-  fault::reports 7 "error   ${JOB} LOST \(the (job recorded no end|trainer was ended by SIGTERM|trainer ended with exit status [0-9]+), and ${FORGOTTEN}\): read 'make logs JOB=${JOB}'\."
+  fault::reports 7 "error   ${JOB} LOST \(the (job recorded no end|trainer was ended by SIGTERM|trainer ended with exit status [0-9]+), and (${FORGOTTEN}|${GONE})\): read 'make logs JOB=${JOB}'\."
   fault::nothing_left
   fault::recovered
 }
