@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -19,18 +20,24 @@ import xml.etree.ElementTree as ET
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from verl_regress.base import documents
+from verl_regress.base.errors import BadInput
 from verl_verdict import judge, records, verdict_page, verdict_text, verdicts
 from verl_verdict.errors import CannotJudge
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict, Word
 
 _OLDEST = (0, 7, 1)  # what verl_rehearsal supports
+_CONFIG = ".verl-regress.yaml"
 _PACKAGING = ("setup.py", "pyproject.toml", "requirements*.txt")
+_NOT_TOUCHED = "not touched"
 _MOST_ANNOTATIONS = 10  # GitHub shows no more of a step
 _OF_RAY = re.compile(r"^(?:\x1b\[[0-9;]*m)*\([^()]* pid=\d+[^()]*\)(?:\x1b\[[0-9;]*m)*\s*|\x1b\[[0-9;]*m")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b: ")
+_NOT_OF_USER = ("RAY_", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+_BASES = 10  # whose runs are kept
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -49,10 +56,6 @@ CASES: Mapping[str, Case] = {
     "sft": Case("sft"),
     "resume": Case("ppo", ("trainer.resume_mode=resume_path",), continues="ppo"),
 }
-
-
-class BadInput(Exception):
-    """One sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)}, also as a list with commas; without one: all"
+        "cases",
+        nargs="*",
+        metavar="CASE",
+        help=f"{', '.join(CASES)}, also as a list with commas; without one: those of base's {_CONFIG}, else all",
     )
     parser.add_argument("--base", required=True, help="the commit that trains as it should, such as origin/main")
     parser.add_argument("--head", default="HEAD", help="the commit in question")
@@ -107,50 +113,55 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="WORD,...",
         help="verdicts that exit with 0: changed,inconclusive",
     )
+    parser.add_argument(
+        "--changed", action="store_true", help="only the cases that load a file of verl that differs; in doubt, all"
+    )
     parser.add_argument("--limit", type=float, default=900, metavar="S", help="seconds that a run may take (900)")
     parser.add_argument("--packages", default="", help=argparse.SUPPRESS)
-    asked = parser.parse_args(argv)
-    wanted = [name for each in asked.cases for name in each.split(",") if name] or list(CASES)
-    if unknown := [name for name in wanted if name not in CASES]:
-        raise BadInput(f"'{unknown[0]}' is not a case: use {', '.join(CASES)}.")
-    needed = {CASES[name].continues for name in wanted}  # for its checkpoint
-    asked.cases = [name for name in CASES if name in wanted or name in needed]
-    return asked
+    return parser.parse_args(argv)
 
 
 def _compare(asked: argparse.Namespace) -> int:
     out, cache = asked.out.absolute(), asked.cache.absolute()
-    base, head = (_commit(asked.verl, option, getattr(asked, option)) for option in ("base", "head"))
+    commits = [_commit(asked.verl, option, getattr(asked, option)) for option in ("base", "head")]
+    cases, wanted, allow = _cases(asked, commits[0])
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    sides = [
-        Side("base", base, out / "code" / "base", cache / "runs" / _key(asked.verl, base, asked.packages)),
-        Side("head", head, out / "code" / "head", out / "runs"),
-    ]
-    for side in sides:
+    base = Side("base", commits[0], out / "code" / "base", cache / "runs" / _key(asked, commits[0], cases))
+    head = Side("head", commits[1], out / "code" / "head", out / "runs")
+    for side in (base, head):
         _export(asked.verl, side)
-    model, data = cache / "model", cache / "data"
-    _make("model", model, model / "config.json")
-    _make("data", data, data / "test.parquet")
-    found, runs = [], {}
-    for name in asked.cases:
-        runs[name] = [_run(side, name, model, data, asked.limit) for side in sides]
+    inputs = cache / f"inputs-{asked.packages}"
+    _make_inputs(inputs)
+    changed, doubt = _changed(asked.verl, *commits)
+    only_touched = asked.changed and not doubt
+    runs: dict[str, list[Run]] = {}
+    found, untouched = [], []
+    for name in wanted:
+        case = cases[name]
+        runs[name] = [_run(base, name, case, base.runs / case.continues, inputs, asked.limit)]
+        if only_touched and not _touches(changed, base.runs / name):
+            untouched.append(name)
+            continue
+        of = base if case.continues in untouched else head  # those runs are equal, and head has none
+        runs[name].append(_run(head, name, case, of.runs / case.continues, inputs, asked.limit))
         verdict = judge.case(runs[name][:1], runs[name][1:], name=name, deterministic=True)
         _say(f"{name}: {verdict.word.value}: {verdict.reason}")
         found.append(verdict)
-    changes = _git(asked.verl, "diff", "--unified=0", "--no-color", "--no-ext-diff", base, head, "--", "verl")
-    packaging = _git(asked.verl, "diff", "--name-only", base, head, "--", *_PACKAGING).split()
-    notes = (
-        [f"The packages of both are those of docker/requirements.lock, although {', '.join(packaging)} changed."]
-        if packaging
-        else []
-    )
-    _report(out, found, runs, sides, asked.allow, notes, changes.splitlines())
-    print(verdict_text.text(found, asked.allow))
+    _forget(base.runs)
+    notes = [doubt or _those([each.case for each in found], untouched, changed)] if asked.changed else []
+    if packaging := _git(asked.verl, "diff", "--name-only", *commits, "--", *_PACKAGING).split():
+        notes.append(
+            f"The packages of both are those of docker/requirements.lock, although {', '.join(packaging)} changed."
+        )
+    changes = _git(asked.verl, "diff", "--unified=0", "--no-color", "--no-ext-diff", *commits, "--", "verl")
+    _report(out, found, untouched, runs, (base, head), allow, notes, changes.splitlines())
+    if found:
+        print(verdict_text.text(found, allow))
     for note in notes:
         _say(note)
-    _say(f"reports: {out}/report.md, report.html, report.json, junit.xml")
-    return verdicts.status(found, asked.allow)
+    _say(f"reports: {out}/report.md, report.json, junit.xml{', report.html' if found else ''}")
+    return verdicts.status(found, allow)
 
 
 def _say(text: str) -> None:
@@ -188,10 +199,66 @@ def _commit(repository: Path, option: str, name: str) -> str:
     return commit
 
 
-def _key(repository: Path, commit: str, packages: str) -> str:
+def _cases(asked: argparse.Namespace, base: str) -> tuple[dict[str, Case], list[str], frozenset[Word]]:
+    """Every case with the repository's own overrides, which of them are wanted, and the verdicts that are allowed.
+
+    The file is base's: a change cannot allow itself anything. What the command line names goes before it.
+    """
+    own: Mapping[str, Any] = {}
+    if _git(asked.verl, "ls-tree", base, "--", _CONFIG):
+        text = _git(asked.verl, "show", f"{base}:{_CONFIG}")
+        own = documents.parse(text, f"{_CONFIG} of --base={asked.base}", "ci").content
+    extra = own.get("overrides", {})
+    cases = {
+        name: dataclasses.replace(case, overrides=(*case.overrides, *extra.get(name, ())))
+        for name, case in CASES.items()
+    }
+    wanted = [name for each in asked.cases for name in each.split(",") if name] or own.get("cases", list(CASES))
+    if unknown := [name for name in wanted if name not in CASES]:
+        raise BadInput(f"'{unknown[0]}' is not a case: use {', '.join(CASES)}.")
+    needed = {cases[name].continues for name in wanted}  # for its checkpoint
+    allow = asked.allow or verdicts.allowed(",".join(own.get("allow", ())))
+    return cases, [name for name in cases if name in wanted or name in needed], allow
+
+
+def _key(asked: argparse.Namespace, commit: str, cases: Mapping[str, Case]) -> str:
     """What decides a run of base: its code, the packages, ours included, and the cases."""
-    tree = _git(repository, "rev-parse", f"{commit}:verl").strip()
-    return hashlib.sha256(f"{tree} {packages} {CASES}".encode()).hexdigest()[:16]
+    tree = _git(asked.verl, "rev-parse", f"{commit}:verl").strip()
+    return hashlib.sha256(f"{tree} {asked.packages} {cases}".encode()).hexdigest()[:16]
+
+
+def _changed(repository: Path, base: str, head: str) -> tuple[set[str], str]:
+    """The modules of verl that differ, and the sentence that says so if something does of which runs have no record."""
+    fields = _git(
+        repository, "diff", "--name-status", "--no-renames", "-z", base, head, "--", "verl", _CONFIG, *_PACKAGING
+    ).split("\0")
+    status = dict(zip(fields[1::2], fields[::2], strict=False))
+    for path in status:
+        if status[path] != "M" or not re.fullmatch(r"verl/.*\.py", path):
+            return (
+                set(),
+                f"Every case ran: {path} is new, gone or no module of verl, so what it touches is not recorded.",
+            )
+    return set(status), ""
+
+
+def _touches(changed: Collection[str], run: Path) -> bool:
+    """Whether a run of base loaded a file that changed. One without a record may have."""
+    loaded = _loaded_by(run)
+    return not loaded or not set(loaded).isdisjoint(changed)
+
+
+def _those(ran: Sequence[str], untouched: Sequence[str], changed: Collection[str]) -> str:
+    files = f"one of the {len(changed)} changed files" if len(changed) > 1 else "".join(changed) or "a changed file"
+    return f"Only cases that load {files} ran: {', '.join(ran) or 'none'}; {_NOT_TOUCHED}: {', '.join(untouched) or 'none'}."
+
+
+def _forget(runs: Path) -> None:
+    """Keep the runs of the ten bases that were needed last."""
+    if runs.exists():
+        os.utime(runs)
+        for old in sorted(runs.parent.iterdir(), key=lambda each: each.stat().st_mtime)[:-_BASES]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _export(repository: Path, side: Side) -> None:
@@ -202,35 +269,60 @@ def _export(repository: Path, side: Side) -> None:
         raise BadInput(f"The files of {side.commit[:12]} cannot be written to {side.code} (the reason is above).")
 
 
-def _make(what: str, folder: Path, last: Path) -> None:
-    """Make the tiny model or its data, once. An interrupted one is made again."""
-    if last.exists():
+def _make_inputs(inputs: Path) -> None:
+    """Make the tiny model and its data, once; again if they are not whole."""
+    if _loaded_by(inputs) is not None:
         return
-    shutil.rmtree(folder, ignore_errors=True)
-    _say(f"making the {what} of the rehearsal")
-    made = subprocess.run(
-        [sys.executable, "-m", "verl_rehearsal", what, str(folder)], stdout=subprocess.DEVNULL, check=False
-    )
-    if made.returncode:
-        raise BadInput(f"The {what} of the rehearsal cannot be made in {folder} (the reason is above).")
+    shutil.rmtree(inputs, ignore_errors=True)
+    inputs.mkdir(parents=True)
+    for what in ("model", "data"):
+        _say(f"making the {what} of the rehearsal")
+        made = subprocess.run(
+            [sys.executable, "-m", "verl_rehearsal", what, str(inputs / what)], stdout=subprocess.DEVNULL, check=False
+        )
+        if made.returncode:
+            raise BadInput(f"The {what} of the rehearsal cannot be made in {inputs} (the reason is above).")
+    _complete(inputs, [])
 
 
-def _run(side: Side, name: str, model: Path, data: Path, limit: float) -> Run:
-    """The run of a case: trained now, or before if it is base's and ended well."""
-    folder, case = side.runs / name, CASES[name]
-    if (folder / "complete").exists():
+def _complete(folder: Path, loaded: Sequence[str]) -> None:
+    (folder / "complete").write_text(json.dumps({"files": _digest(folder), "loaded": loaded}), "utf-8")
+
+
+def _loaded_by(folder: Path) -> list[str] | None:
+    """The files of verl that the run in that folder loaded. None if it did not end well, or files are missing: a cache may be cut off."""
+    try:
+        complete = json.loads((folder / "complete").read_bytes())
+        return list(complete["loaded"]) if complete["files"] == _digest(folder) else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _digest(folder: Path) -> str:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / "complete"]
+    of_each = [f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
+    return hashlib.sha256("\n".join(of_each).encode()).hexdigest()
+
+
+def _run(side: Side, name: str, case: Case, continued: Path, inputs: Path, limit: float) -> Run:
+    """The run of a case: trained now, or before if it is base's and ended well. `continued` has the run that it continues."""
+    folder = side.runs / name
+    if _loaded_by(folder) is not None:
         _say(f"{name} of {side.name} {side.commit[:12]}: trained before")
-        return _record(side, name, None)
+        return _record(side, name, case, None)
     shutil.rmtree(folder, ignore_errors=True)
     side.runs.mkdir(parents=True, exist_ok=True)
     overrides = list(case.overrides)
     if case.continues:
-        if not (side.runs / case.continues / "complete").exists():
-            return _record(side, name, f"{case.continues}, whose checkpoint it continues, failed")
-        overrides.append(f"trainer.resume_from_path={side.runs}/{case.continues}/checkpoints/global_step_5")
+        if _loaded_by(continued) is None:
+            return _record(side, name, case, f"{case.continues}, whose checkpoint it continues, failed")
+        overrides.append(f"trainer.resume_from_path={continued}/checkpoints/global_step_5")
     argv = [
-        sys.executable, "-m", "verl_rehearsal", "train", f"--model={model}", f"--data={data}", case.workload, str(folder), *overrides,
+        sys.executable, "-m", "verl_rehearsal", "train", f"--model={inputs}/model", f"--data={inputs}/data", case.workload, str(folder),
+        *overrides,
     ]  # fmt: skip
+    for bytecode in [*side.code.rglob("__pycache__")]:
+        shutil.rmtree(bytecode)
     began, log = time.monotonic(), side.runs / f"{name}.log"
     _say(f"{name} of {side.name} {side.commit[:12]}: training, see {log}")
     with log.open("wb") as output:
@@ -242,8 +334,14 @@ def _run(side: Side, name: str, model: Path, data: Path, limit: float) -> Run:
         failure = f"{failure}: {_why(log.read_text('utf-8', 'replace'))}"
     _say(f"{name} of {side.name}: {failure or 'ended well'} after {seconds:.0f} s")
     if failure is None:
-        (folder / "complete").touch()
-    return _record(side, name, failure)
+        _complete(folder, _modules(side.code))
+    return _record(side, name, case, failure)
+
+
+def _modules(code: Path) -> list[str]:
+    """The files that were imported, in whichever process: Python leaves the bytecode of each beside it."""
+    bytecode = [path.relative_to(code) for path in code.rglob("__pycache__/*.pyc")]
+    return sorted(f"{path.parent.parent}/{path.name.partition('.')[0]}.py" for path in bytecode)
 
 
 def _why(printed: str) -> str:
@@ -255,9 +353,10 @@ def _why(printed: str) -> str:
 def _train(argv: Sequence[str], code: Path, output: int, limit: float) -> str | None:
     """Train in a process group of its own, of which nothing is left afterwards; why it failed, or None.
 
-    It runs in the directory of the code, because Python imports from there first. A cluster of the user's is not used.
+    It runs in the directory of the code, because Python imports from there first. A cluster of the user's is not used, and Python
+    writes bytecode.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_OF_USER)}
     process = subprocess.Popen(
         argv, cwd=code, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**environment, "PYTHONPATH": str(code)},
         start_new_session=True,
@@ -297,37 +396,41 @@ def _unfaithful(workload: str, folder: Path) -> str | None:
     return next((line for line in lines if line.startswith(("FAIL", "error"))), "its checks did not run")
 
 
-def _record(side: Side, name: str, failure: str | None) -> Run:
+def _record(side: Side, name: str, case: Case, failure: str | None) -> Run:
     """What the judge reads. A run that ended before its first step has an empty record."""
     try:
         run = records.read(side.runs / name / "metrics.jsonl")
     except CannotJudge as error:
         run = Run(name="", series={})
         failure = failure or str(error)
-    workload = CASES[name].workload
     return dataclasses.replace(
-        run, name=f"{name} of {side.name}", workload=workload, seed="1", failure=failure, code=side.commit[:12]
+        run, name=f"{name} of {side.name}", workload=case.workload, seed="1", failure=failure, code=side.commit[:12]
     )
 
 
 def _report(
-    out: Path, found: Sequence[Verdict], runs: Mapping[str, Sequence[Run]], sides: Sequence[Side], allow: Collection[Word],
-    notes: Sequence[str], changes: Sequence[str],
+    out: Path, found: Sequence[Verdict], untouched: Sequence[str], runs: Mapping[str, Sequence[Run]], sides: Sequence[Side],
+    allow: Collection[Word], notes: Sequence[str], changes: Sequence[str],
 ) -> None:  # fmt: skip
-    """Write report.md, report.html, report.json and junit.xml, and in GitHub's CI the step's summary and annotations."""
-    worst = verdicts.worst(found)
-    cases = ", ".join(verdict.case for verdict in found if verdict.word is worst)
+    """Write report.md, report.html, report.json, junit.xml and verdict.json, and in GitHub's CI the step's summary and annotations."""
+    words = {each.case: each.word.value for each in found} | dict.fromkeys(untouched, _NOT_TOUCHED)
+    worst = verdicts.worst(found).value if found else _NOT_TOUCHED
+    cases = ", ".join(case for case, word in words.items() if word == worst)
     answer = f"{sides[1].commit[:12]} against {sides[0].commit[:12]} in {cases}"
-    facts = {side.name: side.commit for side in sides}
-    markdown = _markdown(f"{worst.value}: {answer}", found, notes)
-    page = verdict_page.Page(
-        answer, worst.value, facts, notes,
-        [verdict_page.Case(each.case, [each], runs[each.case][:1], runs[each.case][1:]) for each in found], code=changes[:2000],
-    )  # fmt: skip
-    (out / "report.json").write_text(verdict_text.as_json(found, allow) + "\n", "utf-8")
-    (out / "junit.xml").write_text(_junit(found, allow), "utf-8")
-    (out / "report.html").write_text(verdict_page.html(page), "utf-8")
+    markdown = _markdown(f"{worst}: {answer}", found, untouched, notes)
+    document = {"verdict": worst, "status": 0, "cases": []}
+    if found:
+        document = json.loads(verdict_text.as_json(found, allow))
+        page = verdict_page.Page(
+            answer, worst, {side.name: side.commit for side in sides}, notes,
+            [verdict_page.Case(each.case, [each], runs[each.case][:1], runs[each.case][1:]) for each in found], code=changes[:2000],
+        )  # fmt: skip
+        (out / "report.html").write_text(verdict_page.html(page), "utf-8")
+    document["not_touched"] = list(untouched)
+    (out / "report.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    (out / "junit.xml").write_text(_junit(found, untouched, allow), "utf-8")
     (out / "report.md").write_text(markdown, "utf-8")
+    (out / "verdict.json").write_text(json.dumps(words) + "\n", "utf-8")  # what ci/comment.py reads
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(markdown)
@@ -337,11 +440,12 @@ def _report(
         print(*_annotations(bad[0], changes), sep="\n")
 
 
-def _markdown(title: str, found: Sequence[Verdict], notes: Sequence[str]) -> str:
+def _markdown(title: str, found: Sequence[Verdict], untouched: Sequence[str], notes: Sequence[str]) -> str:
     rows = [
         f"| {each.case} | **{each.word.value}** | {_cell(each.reason)} | {_cell(str(each.first or '-'))} |"
         for each in found
     ]
+    rows += [f"| {name} | {_NOT_TOUCHED} | it was not trained | - |" for name in untouched]
     table = ["| case | verdict | why | first difference |", "| --- | --- | --- | --- |", *rows]
     return "\n".join([f"## {_cell(title)}", "", *table, "", *(f"{_cell(note)}\n" for note in notes)]) + "\n"
 
@@ -351,9 +455,14 @@ def _cell(text: str) -> str:
     return verdict_text.printable(text).translate({ord(each): f"&#{ord(each)};" for each in "<>&|[]`@"})
 
 
-def _junit(found: Sequence[Verdict], allow: Collection[Word]) -> str:
+def _junit(found: Sequence[Verdict], untouched: Sequence[str], allow: Collection[Word]) -> str:
     bad = [each for each in found if verdicts.status([each], allow)]
-    suite = ET.Element("testsuite", name="verl-regress", tests=str(len(found)), failures=str(len(bad)))
+    tests = len(found) + len(untouched)
+    suite = ET.Element(
+        "testsuite", name="verl-regress", tests=str(tests), failures=str(len(bad)), skipped=str(len(untouched))
+    )
+    for name in untouched:
+        ET.SubElement(ET.SubElement(suite, "testcase", classname="verdict", name=name), "skipped", message=_NOT_TOUCHED)
     for verdict in found:
         case = ET.SubElement(suite, "testcase", classname="verdict", name=verdict.case)
         if verdict in bad:

@@ -34,7 +34,7 @@ die() {
 packages=$(cd "$home" && find docker/requirements.lock judge rehearsal -type f -not -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
 venv=${cache}/venv-${packages:0:12}
 if [[ ! -e ${venv}/complete ]]; then
-  rm -rf -- "$venv"
+  rm -rf -- "$cache"/venv-* # 2 GB each
   mkdir -p -- "$cache"
   printf '…       installing the packages of docker/requirements.lock into %s\n' "$venv" >&2
   "$python" -m venv "$venv"
@@ -45,4 +45,4 @@ if [[ ! -e ${venv}/complete ]]; then
     die 'torch cannot be imported (the reason is above): name an index with CPU builds, as in PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.'
   touch -- "${venv}/complete"
 fi
-exec "${venv}/bin/python" "${home}/ci/compare.py" "--packages=${packages:0:12}" "$@"
+PYTHONPATH=${home}/py exec "${venv}/bin/python" "${home}/ci/compare.py" "--packages=${packages:0:12}" "$@"

@@ -1,4 +1,4 @@
-"""The shipped JobSpecs, Ray base configs and suites: specs.py check | write [ROOT].
+"""The shipped JobSpecs, Ray base configs, suites and example of .verl-regress.yaml: specs.py check | write [ROOT].
 
 `check` checks every one: its schema accepts it, its first line leads an editor to that schema, and the pages in DOCS have
 the fields of the schemas. Prints how many files it checked; none is a failure. `write` makes the tables. Exits 1 when
@@ -22,8 +22,9 @@ SCHEMAS = "py/verl_regress"
 DOCS = {
     "docs/jobspec.md": ("jobspec", "base_config"),
     "docs/verify.md": ("suite",),
+    "docs/in-your-ci.md": ("ci",),
 }  # the pages with the schemas' tables
-KINDS = {"jobspecs": "jobspec", "env/ray": "base_config", "suites": "suite"}  # where the files are, and their schema
+KINDS = {"jobspecs": "jobspec", "env/ray": "base_config", "suites": "suite", "ci": "ci"}  # where the files are, and their schema
 _MODELINE = "# yaml-language-server: $schema="
 
 
