@@ -70,10 +70,10 @@ lint::run shellcheck "${shell_files[@]}" -- lint::on_all_cores shellcheck
 lint::run shfmt "${shell_files[@]}" -- shfmt -d
 lint::run 'ruff check' "${python_files[@]}" -- ruff check --quiet
 lint::run 'ruff format' "${python_files[@]}" -- ruff format --diff --quiet
-mapfile -t typed_files < <(files::ours 'ci/compare.py' 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py')
+mapfile -t typed_files < <(files::ours 'ci/co*.py' 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py')
 lint::run mypy "${typed_files[@]}" -- mypy --no-error-summary
 lint::run import-linter "${typed_files[@]}" -- lint::imports
-mapfile -t workflows < <(files::ours '.github/workflows/*.yml')
+mapfile -t workflows < <(files::ours '.github/workflows/*.yml' 'ci/workflows/*.yml')
 lint::run workflows "${workflows[@]}" -- check-jsonschema --quiet --builtin-schema vendor.github-workflows
 lint::run action action.yml -- check-jsonschema --quiet --builtin-schema vendor.github-actions
 lint::report
