@@ -24,7 +24,12 @@ DOCS = {
     "docs/verify.md": ("suite",),
     "docs/in-your-ci.md": ("ci",),
 }  # the pages with the schemas' tables
-KINDS = {"jobspecs": "jobspec", "env/ray": "base_config", "suites": "suite", "ci": "ci"}  # where the files are, and their schema
+KINDS = {
+    "jobspecs": "jobspec",
+    "env/ray": "base_config",
+    "suites": "suite",
+    "ci": "ci",
+}  # where the files are, and their schema
 _MODELINE = "# yaml-language-server: $schema="
 
 
