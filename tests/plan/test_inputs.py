@@ -26,7 +26,7 @@ def found(shared, config, *named):
     environment = Environment({"HF_HOME": str(shared.hf)}, {}, frozenset(), ())
     overrides = tuple(Override(f"{key}=x", "OVERRIDES") for key in named)
     composed = Composed(overrides, (), yaml.safe_dump(config), Devices("GPU", 1), None)
-    return inputs.find(shared, environment, JobDir(shared.jobs / "me"), composed)
+    return inputs.find(shared, environment, JobDir(shared.jobs / "me"), composed, {})
 
 
 def leaves(node, above=""):
@@ -72,7 +72,7 @@ def planned(submit, shared):
 
 def listed(outcome):
     plan = json.JSONDecoder().raw_decode(outcome.out.split("# resolved config\n", 1)[1])[0]
-    return {each["path"]: each["origin"] for each in plan["inputs"]}
+    return {each["path"]: each["named"].rpartition(" (from ")[2][:-1] for each in plan["inputs"]}
 
 
 def test_what_an_override_names_is_listed_and_the_defaults_are_not_wanted(planned, shared):
@@ -95,6 +95,22 @@ def test_what_a_jobspec_names_as_data_set_is_a_folder(planned, shared):
     assert planned("trainer.save_freq=1", spec=f"{SPEC}dataset: {file}\n").is_refusal(
         f"dataset={file} (from my/ppo.yaml) is a file, but dataset names a folder: one file goes into data.train_files and data.val_files."
     )
+
+
+@pytest.mark.parametrize("model", ["/no/such/model", "LINK"])
+def test_a_model_outside_is_a_warning_whoever_names_it(planned, shared, tmp_path, model):
+    (shared.models / "link").symlink_to(tmp_path)
+    write(tmp_path / "config.json", "{}")
+    asked = f"model={model.replace('LINK', 'link')} (from my/ppo.yaml)"
+    outcome = planned("trainer.save_freq=1", spec=f"{SPEC}model: {model.replace('LINK', 'link')}\n")
+    assert (outcome.status, outcome.err.startswith(f"warning {asked}: not under {shared.path}, ")) == (0, True)
+
+
+@pytest.mark.parametrize("model", ["${shared_root}", "../..", "x" * 300])
+def test_a_model_of_a_jobspec_that_is_none_is_refused_under_its_own_name(planned, shared, model):
+    outcome = planned("trainer.save_freq=1", spec=f"{SPEC}model: {model}\n")
+    named = f"error   model={model.replace('${shared_root}', str(shared.path))[:100]}"
+    assert (outcome.status, outcome.created, outcome.err.startswith(named)) == (2, [], True), outcome.err
 
 
 @pytest.mark.parametrize("path", ["recipe/mine/reward.py", "./reward.py", "reward.py"])

@@ -208,6 +208,7 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
         {"text": "+critic.added=1", "origin": "cpu.yaml"},
         {"text": f"reward.custom_reward_function.path={user_reward}", "origin": "ppo.yaml"},
     ]
+    reward, data = "reward.custom_reward_function.path", "dataset=sums (from the knob DATASET)"
     assert resolved == {
         "submission_id": "me",
         "attempt": 1,
@@ -226,17 +227,22 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
             {
                 "key": key,
                 "path": str(path),
-                "origin": origin,
+                "named": named,
                 "fact": fact,
                 "needed": True,
                 "outside": False,
                 "sha256": None,
             }
-            for key, path, origin, fact in (
-                ("data.train_files", shared.datasets / "sums" / "train.parquet", "verl-regress", "data sha256"),
-                ("data.val_files", shared.datasets / "sums" / "test.parquet", "verl-regress", "data sha256"),
-                ("actor_rollout_ref.model.path", shared.models / "tiny", "verl-regress", "model sha256"),
-                ("reward.custom_reward_function.path", user_reward, "ppo.yaml", "reward_fn sha256"),
+            for key, path, named, fact in (
+                ("data.train_files", shared.datasets / "sums" / "train.parquet", data, "data sha256"),
+                ("data.val_files", shared.datasets / "sums" / "test.parquet", data, "data sha256"),
+                (
+                    "actor_rollout_ref.model.path",
+                    shared.models / "tiny",
+                    "model=tiny (from the knob MODEL)",
+                    "model sha256",
+                ),
+                (reward, user_reward, f"{reward}={user_reward} (from ppo.yaml)", "reward_fn sha256"),
             )
         ],
         "code_dirs": [],

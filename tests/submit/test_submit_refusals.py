@@ -112,8 +112,8 @@ def test_a_jobspec_that_cannot_be_used(submit, ray, spec, sentence):
 
 
 def test_shell_text_in_a_field_of_the_jobspec_is_named_by_its_field(submit):
-    assert submit(spec=f"{SPEC}model: $(touch x)\n").err.startswith(
-        f"error   model=$(touch x) (from {FILE}) is not usable"
+    assert submit(spec=f"{SPEC}model: $(touch x)\n").is_refusal(
+        f"model=$(touch x) (from {FILE}) has $(touch x), which only your shell fills in: write its value."
     )
 
 

@@ -480,7 +480,8 @@ def test_a_job_directory_or_plan_that_others_can_change_is_not_run(shared, monke
 
 def an_input(path, **more):
     """As config/resolved.json records it."""
-    one = {"key": "data.val_files", "path": str(path), "origin": "OVERRIDES", "fact": "data sha256"}
+    named = f"data.val_files={path} (from OVERRIDES)"
+    one = {"key": "data.val_files", "path": str(path), "named": named, "fact": "data sha256"}
     return {**one, "needed": True, "outside": False, "sha256": None, **more}
 
 
@@ -488,14 +489,14 @@ def an_input(path, **more):
 def test_code_that_another_user_put_there_while_the_job_waited_is_not_run(launched, other):
     """The submission checked these paths, hours ago."""
     mine = write(launched.shared.user_code / "mine.py", "")
-    launched.plan = {"inputs": [an_input(mine, key="reward.path")], "trusted_uids": []}
+    launched.plan = {"inputs": [an_input(mine)], "trusted_uids": []}
     launched.start("print('trained')")
     await_position(launched)
     os.chown(write(mine.with_name("theirs.py"), ""), 4242, 4242)
     mine.with_name("theirs.py").rename(mine)
     os.close(other)
     assert launched.finish()[0] == 1
-    sentence = f"reward.path={mine} is refused, because {mine} belongs to user 4242, and what is there decides what your job does: "
+    sentence = f"data.val_files={mine} (from OVERRIDES) is refused, because {mine} belongs to user 4242, and what is there decides what your job does: "
     assert launched.ended[1].startswith(sentence)
 
     plan = find.plan_of(launched.job)
@@ -516,7 +517,7 @@ def test_a_path_that_was_swapped_for_a_link_after_the_submission_is_not_followed
     plan = {"shared_root": str(shared.path), "code_path": str(shared.snapshots / "codeA")}
     with pytest.raises(
         RegressError,
-        match=f"^data.val_files={planted} was changed after the job was submitted: it is a link to {tmp_path}, ",
+        match=f"^data.val_files={planted} .from OVERRIDES. was changed after the job was submitted: it is a link to {tmp_path}, ",
     ):
         launcher.check_paths({**plan, "inputs": [an_input(planted)]})
     launcher.check_paths({**plan, "inputs": [an_input(planted, outside=True)]})

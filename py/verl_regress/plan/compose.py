@@ -27,6 +27,7 @@ from verl_regress.plan.values import Values
 # Text that Hydra and OmegaConf add to their messages, for readers of their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
 _SHOWN = 3
+CONFIG = "verl's config"  # the origin of what no layer sets
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
 _COUNTS = tuple(f"trainer.{name}" for name in ("total_training_steps", "total_epochs", "nnodes", "n_gpus_per_node"))
 
@@ -64,8 +65,7 @@ class Composed:
 
     def named(self, key: str, value: Any) -> str:
         """A key with its value, as messages name them."""
-        origin = self.origin_of(key) or "verl's config"
-        return f"{key}={shown(str(value))} (from {origin})"
+        return f"{key}={shown(str(value))} (from {self.origin_of(key) or CONFIG})"
 
     @cached_property
     def _origins(self) -> dict[str, str]:

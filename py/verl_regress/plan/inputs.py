@@ -9,17 +9,18 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import need
-from verl_regress.plan.compose import Composed
+from verl_regress.plan.compose import CONFIG, Composed
 from verl_regress.plan.environment import Environment
+from verl_regress.plan.overrides import OURS
 from verl_regress.plan.reward_fn import MOST_PARSED
 
 # Read in verl 0.7.1 to 0.9.1 and main: the ends of keys that name files; of keys for what the job writes; and the key for what it either
@@ -39,7 +40,7 @@ _MODEL, DATA, _REWARD = "model sha256", "data sha256", "reward_fn sha256"  # fac
 
 @dataclass(frozen=True)
 class Input:
-    """A file or folder that the job reads, under the key of verl's config that names it; `origin` is the layer that set the key.
+    """A file or folder that the job reads, under the key of verl's config that names it; `named` is how messages name it, and who did.
 
     `fact` is the name under which runs compare its content; None: they do not, because each run continues from a checkpoint of its own
     side. What is `outside` the shared root only the nodes may have. One that is not `needed` may be missing.
@@ -47,35 +48,46 @@ class Input:
 
     key: str
     path: Path
-    origin: str
+    named: str
     fact: str | None
     needed: bool = True
     outside: bool = False
-
-    @property
-    def named(self) -> str:
-        """As messages name it."""
-        return f"{self.key}={shown(str(self.path))} (from {self.origin})"
 
     def recorded(self) -> dict[str, Any]:
         """The input as config/resolved.json records it."""
         return {**asdict(self), "path": str(self.path)}
 
 
-def find(root: SharedRoot, environment: Environment, job: JobDir, composed: Composed) -> tuple[Input, ...]:
-    """The inputs of `job`, each path once, without what is in its own directory.
+class Artefact(NamedTuple):
+    """What a JobSpec or a knob names, and `make prepare` makes: its kind, which is model or dataset, its name, and who named it."""
+
+    kind: str
+    name: str
+    origin: str
+
+    @property
+    def named(self) -> str:
+        """As messages name it."""
+        return f"{self.kind}={shown(self.name)} (from {self.origin})"
+
+
+def find(
+    root: SharedRoot, environment: Environment, job: JobDir, composed: Composed, artefacts: Mapping[str, Artefact]
+) -> tuple[Input, ...]:
+    """The inputs of `job`, each path once, without what is in its own directory. `artefacts` has what our own overrides name, by path.
 
     Raises BadInput for one that the user named and that is relative or missing, and for one that another user can change.
     """
     leaves = [(key, text, composed.origin_of(key)) for key, text in _texts(composed.config) if text]
     found: dict[Path, Input] = {}
     for key, text, origin in sorted(leaves, key=lambda leaf: leaf[2] is None):  # what a user named comes first
-        one = _input(root, environment, key, text, origin)
+        artefact = artefacts.get(text) if origin == OURS else None
+        one = _input(root, environment, key, text, origin, artefact)
         if one is not None and not one.path.is_relative_to(job.first.path) and one.path not in found:
             found[one.path] = one
-            _need(root, one)
+            _need(root, one, artefact)
             for module in _imported_by(one.path) if one.path.suffix == ".py" and root.has(one.path) else ():
-                beside = Input(key, module, f"an import in {one.path}", one.fact)
+                beside = Input(key, module, f"{key}={shown(str(module))} (from an import in {one.path})", one.fact)
                 if found.setdefault(module, beside) is beside:
                     _need(root, beside)
     return tuple(found.values())
@@ -91,13 +103,16 @@ def caches(root: SharedRoot, environment: Environment) -> Iterator[Path]:
             yield Path(home)
 
 
-def _input(root: SharedRoot, environment: Environment, key: str, text: str, origin: str | None) -> Input | None:
+def _input(
+    root: SharedRoot, environment: Environment, key: str, text: str, origin: str | None, artefact: Artefact | None
+) -> Input | None:
     """The input that this text is; None if it is none. Without an origin it is verl's own default, which the job may never read."""
     # Arguments of the user's own function (reward_kwargs, …) have any name.
     names_files, is_named = key.endswith(_NAMES_FILES) and "kwargs." not in key, origin is not None
     plain = text.removeprefix("file://")
-    if key.endswith(_WRITTEN) or "://" in plain or not plain.isprintable():
+    if key.endswith(_WRITTEN) or "://" in plain or not (plain.isprintable() or (names_files and is_named)):
         return None
+    named = f"{key}={shown(plain)} (from {origin or CONFIG})" if artefact is None else artefact.named
     path, may_be_missing = Path(plain), key.endswith(_DUMPED)
     is_of_model = names_files and "model" in key
     is_old_repo = is_of_model and _OLD_REPO.fullmatch(plain) is not None
@@ -108,23 +123,23 @@ def _input(root: SharedRoot, environment: Environment, key: str, text: str, orig
         if is_named and (names_files or plain.startswith(("./", "../"))):
             what = "neither a repository in the hub's cache nor a whole path" if is_old_repo else "a relative path"
             raise BadInput(
-                f"{key}={shown(text)} (from {origin}) is {what}, and each process has another current directory: "
+                f"{named} is {what}, and each process has another current directory: "
                 "write ${shared_root}/user/code/… or another whole path."
             )
         return None
     if ".." in path.parts:
         if is_named and names_files:
-            raise BadInput(f"{key}={shown(text)} (from {origin}) is refused: it must do without '..'.")
+            raise BadInput(f"{named} is refused: it must do without '..'.")
         return None
     is_here = root.has(path) and _is_there(path)
     is_model = is_here and _is_model(path)
     # Any other text may be a path by chance, such as a stop word.
     is_sure = (names_files and (is_named or is_here)) or is_model or (is_here and path.is_file())
-    if not is_sure or root.path.is_relative_to(path):
+    if not is_sure or (root.path.is_relative_to(path) and artefact is None):
         return None
     fact = _fact(key, path, is_model=is_model)
     outside = root.escape_of(path) is not None
-    return Input(key, path, origin or "verl's config", fact, is_named and not may_be_missing, outside)
+    return Input(key, path, named, fact, is_named and not may_be_missing, outside)
 
 
 def _fact(key: str, path: Path, *, is_model: bool) -> str | None:
@@ -139,7 +154,7 @@ def _fact(key: str, path: Path, *, is_model: bool) -> str | None:
     return DATA if key.startswith("data.") and key.endswith("files") else f"input {key} sha256"
 
 
-def _need(root: SharedRoot, one: Input) -> None:
+def _need(root: SharedRoot, one: Input, artefact: Artefact | None = None) -> None:
     """Raise BadInput for an input on the shared root that is missing, or that another user can change."""
     if not root.has(one.path):
         return
@@ -147,11 +162,14 @@ def _need(root: SharedRoot, one: Input) -> None:
     try:
         if one.needed:
             file.stat()
-    except OSError as error:
-        state = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error.strerror})"
-        raise BadInput(
-            f"{one.named} is not usable, because {shown(str(file))} is {state}: name one that is there."
-        ) from None
+    except (OSError, ValueError) as error:
+        if artefact is not None and artefact.kind == "dataset" and file.parent.is_file():
+            raise BadInput(
+                f"{one.named} is a file, but dataset names a folder: one file goes into data.train_files and data.val_files."
+            ) from None
+        state = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
+        cure = "name one that is there" if artefact is None else f"run 'make prepare', or name another {artefact.kind}"
+        raise BadInput(f"{one.named} is not usable, because {shown(str(file))} is {shown(state)}: {cure}.") from None
     need(one.path, one.named, "or name one of your own")
 
 

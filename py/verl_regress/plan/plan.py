@@ -18,9 +18,10 @@ from verl_regress.base.trust import need, trusted
 from verl_regress.plan import contents, inputs, plain_secrets, ray_init, reward_call, reward_fn
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
-from verl_regress.plan.inputs import Input
+from verl_regress.plan.inputs import Artefact, Input
 from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override, merge, of_profile, with_file_logger
 from verl_regress.plan.request import Request
+from verl_regress.plan.values import need_no_shell
 from verl_regress.plan.workloads import JobPaths
 from verl_regress.store import snapshot
 
@@ -172,7 +173,6 @@ def make(root: SharedRoot, request: Request) -> Plan:
     job = _job_dir(root, request, code)
     paths = _paths(root, request, job)
     overrides = _overrides(root, request, paths)
-    _need_artefacts(root, request, paths, overrides)
     driver = _driver(request, job)
     environment = Environment.build(root, request, code.path, job)
     _check_size(overrides, environment.variables)
@@ -182,7 +182,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     ray_init.check(composed, environment)
     caches = tuple(inputs.caches(root, environment))
     code_dirs = tuple(dict.fromkeys(_python_path(root, environment, code)))
-    read = inputs.find(root, environment, job, composed)
+    read = inputs.find(root, environment, job, composed, _artefacts(root, request, paths))
     reward_call.check(root, code.path, code.record, composed)
     contents.check(root, request.workload, composed, read)
     return Plan(request, code, paths, driver, environment, composed, read, code_dirs, caches)
@@ -268,50 +268,29 @@ def _job_dir(root: SharedRoot, request: Request, code: Code) -> JobDir:
 def _paths(root: SharedRoot, request: Request, job: JobDir) -> JobPaths:
     """A plain name of a model or a data set is looked up under the shared root."""
     return JobPaths(
-        model=root.models / _asked(root, request, "model")[0],
-        dataset=root.datasets / _asked(root, request, "dataset")[0],
+        model=root.models / _asked(root, request, "model").name,
+        dataset=root.datasets / _asked(root, request, "dataset").name,
         job=job,
         reward_fn=_reward_fn(root, request),
     )
 
 
-def _asked(root: SharedRoot, request: Request, kind: str) -> tuple[str, str]:
-    """The name or the path of the model or the data set, and who named it."""
+def _asked(root: SharedRoot, request: Request, kind: str) -> Artefact:
+    """The model or the data set of the job; its name may be a path. Raises BadInput."""
     given: str | None = getattr(request.spec, kind)
-    if given is not None:
-        return root.fill_in(given), request.spec.origin
     suffix = request.workload.dataset_suffix if kind == "dataset" else ""
-    return root.fill_in(getattr(request.defaults, kind) + suffix), f"the knob {kind.upper()}"
+    name = root.fill_in(getattr(request.defaults, kind) + suffix if given is None else given)
+    artefact = Artefact(kind, name, f"the knob {kind.upper()}" if given is None else request.spec.origin)
+    need_no_shell(artefact.named, name)
+    return artefact
 
 
-def _need_artefacts(root: SharedRoot, request: Request, paths: JobPaths, overrides: Iterable[Override]) -> None:
-    """Raise BadInput if a file of the model or the data set is missing, unless other layers name what the job reads instead of it."""
-    ours = {override.text.partition("=")[2] for override in overrides if override.origin == OURS}
-    if str(paths.model) in ours:
-        _need_file(root, request, "model", paths.model / "config.json")
-    for name in request.workload.data_files:
-        if f"{paths.dataset}/{name}" in ours:  # as the workload writes it
-            _need_file(root, request, "dataset", paths.dataset / name)
-
-
-def _need_file(root: SharedRoot, request: Request, kind: str, file: Path) -> None:
-    """Raise BadInput if a file of the model or the data set cannot be read, or is not on the shared root."""
-    given, origin = _asked(root, request, kind)
-    named = f"{kind}={shown(given)} (from {origin})"
-    try:
-        escape = root.escape_of(file)
-        if escape is not None:
-            raise BadInput(f"{named} is refused: {shown(escape, 500)}; name another {kind}.")
-        if kind == "dataset" and file.parent.is_file():
-            raise BadInput(
-                f"{named} is a file, but dataset names a folder: one file goes into data.train_files and data.val_files."
-            )
-        file.open("rb").close()
-    except (OSError, ValueError) as error:
-        state = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
-        raise BadInput(
-            f"{named} is not usable, because {shown(str(file))} is {shown(state)}: run 'make prepare', or name another {kind}."
-        ) from None
+def _artefacts(root: SharedRoot, request: Request, paths: JobPaths) -> dict[str, Artefact]:
+    """The model and the files of the data set, by the paths that the workload writes into verl's config."""
+    data = dict.fromkeys(
+        (f"{paths.dataset}/{name}" for name in request.workload.data_files), _asked(root, request, "dataset")
+    )
+    return {str(paths.model): _asked(root, request, "model"), **data}
 
 
 def _reward_fn(root: SharedRoot, request: Request) -> Path | None:

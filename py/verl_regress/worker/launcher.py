@@ -217,14 +217,14 @@ def check_paths(plan: Mapping[str, Any]) -> None:
     root = SharedRoot(Path(plan["shared_root"]))
     cure, trusted = "and submit the job again", plan.get("trusted_uids")
     inputs = plan.get("inputs") or ()
-    inside = [(each["key"], each["path"]) for each in inputs if not each["outside"]]
-    for name, given in (("code_path", plan["code_path"]), *inside):
+    inside = [(each["named"], each["path"]) for each in inputs if not each["outside"]]
+    for named, given in ((f"code_path={plan['code_path']}", plan["code_path"]), *inside):
         escape = root.escape_of(Path(given))
         if escape is not None:
-            raise RegressError(f"{name}={given} was changed after the job was submitted: {escape}; submit it again.")
+            raise RegressError(f"{named} was changed after the job was submitted: {escape}; submit it again.")
     for each in inputs:
         if root.has(Path(each["path"])):
-            need(Path(each["path"]), f"{each['key']}={each['path']}", cure, trusted)
+            need(Path(each["path"]), each["named"], cure, trusted)
     for key, alone in (("code_dirs", False), ("caches", True)):
         for folder in plan.get(key) or ():
             need(Path(folder), folder, cure, trusted, alone=alone)
@@ -236,14 +236,13 @@ def check_inputs(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> None:
     """
     hashes, found = Hashes(job.root), []
     for each in plan.get("inputs") or ():
-        named = f"{each['key']}={each['path']} (from {each['origin']})"
         sha256 = hashes.content_of(Path(each["path"]), is_read=each["fact"] is not None)
         is_missing = each["needed"] and not Path(each["path"]).exists()
         if each["sha256"] not in (None, sha256) or (is_missing and not each["outside"]):
-            raise RegressError(f"{named} was changed or removed after the job was submitted: submit it again.")
+            raise RegressError(f"{each['named']} was changed or removed after the job was submitted: submit it again.")
         if is_missing:
             tee.line(
-                f"verl-regress: {named} is missing on {nodes.own_name()}: put it on the shared root, which every node has"
+                f"verl-regress: {each['named']} is missing on {nodes.own_name()}: put it on the shared root, which every node has"
             )
         found.append({**each, "sha256": sha256})
     job.write_state("inputs", {"inputs": found})
