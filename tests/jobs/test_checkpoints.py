@@ -98,7 +98,7 @@ def test_a_checkpoint_that_lacks_one_file_is_not_whole(job, part, kind, rank):
         ("actor data.pt", True),
         ("critic data.pt", False),
         ("data.pt", False),
-        ("actor", True),
+        ("actor critic", False),  # the data would begin again
         ("data_0.pt", True),  # SFT has no parts
     ],
 )
@@ -134,6 +134,40 @@ def test_a_part_without_weights_is_not_whole(job, part, files, is_whole):
         for file in files.split():
             write(latest / part / file, "weights")
     assert newest(job) == ("global_step_2" if is_whole else "global_step_1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("actor/optim_world_size_2_rank_1.pt", "", "actor/optim_world_size_2_rank_1.pt is empty"),
+        ("data.pt", "", "data.pt is empty"),
+        ("data.pt", None, "it has no data.pt, so the data would begin again"),
+        ("critic/model_world_size_2_rank_0.pt", None, "it has 1 of 2 files critic/model_world_size_2_rank_*.pt"),
+        ("actor", None, "actor has no weights"),
+        ("actor/huggingface/merges.txt", "", None),  # is empty in some models
+    ],
+)
+def test_what_a_checkpoint_lacks(job, name, content, problem):
+    checkpoint = write_checkpoint(job, 2, latest=2)
+    place = checkpoint / name
+    if content is not None:
+        write(place, content)
+    elif place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink()
+    assert checkpoints.problem_of(checkpoint) == problem
+    write_checkpoint(job, 4)
+    assert next(checkpoints.checked(job)) == (job.checkpoints / "global_step_4", "it was not saved to its end")
+
+
+def test_on_how_many_gpus_fsdp_saved(job):
+    checkpoint = write_checkpoint(job, 2)
+    assert checkpoints.world_size(checkpoint) == 2
+    shutil.rmtree(checkpoint / "actor")
+    shutil.rmtree(checkpoint / "critic")
+    write(checkpoint / "actor" / "dist_ckpt" / "__0_0.distcp", "weights")
+    assert checkpoints.world_size(checkpoint) is None
 
 
 def test_why_there_is_none(make_job):

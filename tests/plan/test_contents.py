@@ -5,7 +5,9 @@ import sys
 import types
 
 import pytest
-from shared_fixtures import CONFIG, record, write
+from shared_fixtures import CONFIG, record, write, write_checkpoint
+
+from verl_regress.base.layout import JobDir
 
 DATA = "data: {train_files: x, val_files: x, train_batch_size: 1024, gen_batch_size: null, train_max_samples: -1, prompt_key: prompt}"
 
@@ -79,6 +81,45 @@ def test_without_pyarrow_nothing_is_said_of_the_data(planned, shared, monkeypatc
     assert planned(f"data.train_files={write(shared.user_code / 'own' / 'a.parquet', '')}").status == 0
 
 
+RESUME = "trainer.resume_mode=resume_path"
+
+
+@pytest.fixture
+def checkpoint(shared):
+    return write_checkpoint(JobDir(shared.jobs / "earlier"), 4)
+
+
+def test_a_checkpoint_that_is_not_complete_is_refused(planned, checkpoint):
+    named = f"trainer.resume_from_path={checkpoint}"
+    assert planned(RESUME, named).status == 0
+    (checkpoint / "data.pt").unlink()
+    assert planned(RESUME, named).is_refusal(
+        f"{named} (from OVERRIDES) is not complete, because it has no data.pt, so the data would begin again: name another checkpoint."
+    )
+    assert planned("trainer.resume_mode=disable", named).status == 0
+
+
+def test_a_checkpoint_of_other_gpus_is_refused(planned, checkpoint):
+    """Before: verl looked for model_world_size_4_rank_0.pt, once all processes had started."""
+    gpus = ("+trainer.nnodes=2", "+trainer.n_gpus_per_node=2")
+    named = f"trainer.resume_from_path={checkpoint}"
+    assert planned(RESUME, named, *gpus).is_refusal(
+        f"{named} (from OVERRIDES) was saved on 2 GPUs (model_world_size_2_rank_*.pt), and this job trains on 4: write trainer.nnodes and "
+        "trainer.n_gpus_per_node of 2 GPUs, or name another checkpoint."
+    )
+    assert planned(RESUME, named, "+trainer.nnodes=1", gpus[1]).status == 0
+
+
+def test_a_checkpoint_that_verl_would_not_read_is_refused(planned, checkpoint):
+    """Before: it trained from its first step, and said nothing."""
+    named = f"trainer.resume_from_path={checkpoint}"
+    assert planned(named).is_refusal(
+        f"{named} (from OVERRIDES) is not read with trainer.resume_mode=auto: write trainer.resume_mode=resume_path."
+    )
+    for name in (f"{named}/", f"trainer.resume_from_path={checkpoint.parent}"):
+        assert "is no checkpoint that verl takes: name a folder global_step_N, " in planned(RESUME, name).err
+
+
 def safetensors(path, length=100, missing=0):
     head = json.dumps(
         {"__metadata__": {}, "w": {"dtype": "U8", "shape": [length], "data_offsets": [0, length]}}
@@ -99,7 +140,7 @@ def model(shared):
 def test_weights_that_are_cut_are_refused(planned, model):
     size = safetensors(model / "model.safetensors", missing=40)
     assert planned(model="own").is_refusal(
-        f"actor_rollout_ref.model.path={model} (from verl-regress) is not usable, because model.safetensors is cut: it has {size} of {size + 40} "
+        f"model=own (from the knob MODEL) is not usable, because model.safetensors is cut: it has {size} of {size + 40} "
         "bytes: copy the model again."
     )
     safetensors(model / "model.safetensors")
@@ -122,7 +163,7 @@ def test_a_shard_that_the_index_names_is_needed(planned, model):
     safetensors(model / names[0])
     safetensors(model / "consolidated.safetensors", missing=40)  # nothing reads it
     assert planned(model="own").is_refusal(
-        f"actor_rollout_ref.model.path={model} (from verl-regress) is not usable, because {names[1]} is missing, which model.safetensors.index.json "
+        f"model=own (from the knob MODEL) is not usable, because {names[1]} is missing, which model.safetensors.index.json "
         "names: copy the model again."
     )
     safetensors(model / names[1])

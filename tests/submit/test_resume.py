@@ -86,6 +86,9 @@ def test_a_resume_continues_from_the_newest_complete_checkpoint(ended, run):
     outcome = run("resume", "me")
     assert (outcome.status, outcome.out) == (0, "me.a2\n")
     assert outcome.err.endswith(f"attempt 2 of me, as asked for me, from {checkpoint} (step 2)\n")
+    assert outcome.err.startswith(
+        "warning global_step_4 is not complete, because it was not saved to its end, so the attempt continues from an earlier checkpoint\n"
+    )
     resolved = read(job.numbered(2).config / "resolved.json")
     assert resolved["parent"] == {"attempt": 1, "checkpoint": str(checkpoint), "step": 2}
     assert resolved["argv"][-3:] == [
@@ -153,9 +156,13 @@ def test_a_checkpoint_that_another_user_put_into_the_job_is_not_resumed(ended, r
 
 def test_a_resume_without_a_complete_checkpoint_is_refused(ended, run):
     job = ended()
-    write_checkpoint(job, 2, "actor")
     assert run("resume", "me").is_refusal(
         f"JOB=me has no complete checkpoint under {job.path}: start it again with 'make retry JOB=me'."
+    )
+    write_checkpoint(job, 2, "actor", latest=2)
+    assert run("resume", "me").is_refusal(
+        f"JOB=me has no complete checkpoint under {job.path} (global_step_2 is not complete, because it has no data.pt, so the data would begin "
+        "again): start it again with 'make retry JOB=me'."
     )
 
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 
 import pytest
-from shared_fixtures import BASE, SPEC, has_packages, node_row, write
+from shared_fixtures import BASE, SPEC, has_packages, node_row, write, write_checkpoint
 from streams import tar
 from wording import THEIRS
 
@@ -691,7 +691,7 @@ def test_a_cache_of_hugging_face_that_another_user_can_change_is_refused(
         ("actor_rollout_ref.model.path", "model", "model/modeling.py"),
         ("actor_rollout_ref.model.tokenizer_path", "tokenizer", "tokenizer/tokenizer.json"),
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path", "tools.yaml", "tools.yaml"),
-        ("trainer.resume_from_path", "global_step_4", "global_step_4/actor/model_world_size_1_rank_0.pt"),
+        ("trainer.resume_from_path", "checkpoints/global_step_4", "checkpoints/global_step_4/actor/x.pt"),
         ("actor_rollout_ref.rollout.skip.rollout_tq.dump_dir", "dump", "dump/e_p/GBS8_N1_in8_out8/1/0/tq_batch.pt"),
         ("actor_rollout_ref.rollout.any.next_config_path", "router.yaml", "router.yaml"),
     ],
@@ -701,11 +701,12 @@ def test_what_verls_config_names_is_refused_if_another_user_can_change_it(
 ):
     """Whatever its key. `TRUSTED_UIDS=group` trusts what is of SHARED_GROUP, and the refusal says so."""
     mine = shared.user_code / "mine"
-    place, part = mine / name, write(mine / theirs, "")
+    write_checkpoint(JobDir(mine), 4)
+    place, part = mine / name, write(mine / theirs, "x = 1")
     if not place.exists():
         write(place, "import helper\n")
     write(mine / "model" / "config.json", "{}")
-    said = f"--overrides=++{key}={place}"
+    said = f"--overrides=trainer.resume_mode=resume_path ++{key}={place}"
     assert submit("--submission-id=me", said).status == 0
     listed = [each["path"] for each in read(shared.jobs / "me" / "config" / "resolved.json")["inputs"]]
     assert str(place) in listed

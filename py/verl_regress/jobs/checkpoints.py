@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from verl_regress.base.files import read_text
 from verl_regress.base.layout import JobDir
+
+_OF_RANK = re.compile(r"(.+)_world_size_([0-9]+)_rank_[0-9]+\.pt")  # FSDP
+_OF_WEIGHTS = (".pt", ".distcp", ".safetensors")
 
 
 def names(job: JobDir) -> list[str]:
@@ -28,17 +33,23 @@ def why_none(job: JobDir) -> str:
 
 
 def newest(job: JobDir) -> Path | None:
-    """The newest complete `global_step_N` of this attempt, or None.
+    """The newest complete `global_step_N` of this attempt, or None."""
+    return next((path for path, problem in checked(job) if problem is None), None)
 
-    verl writes N to latest_checkpointed_iteration.txt when all of global_step_N is saved, RL and SFT alike (0.7.1,
-    0.8.0): a checkpoint with a higher N is half-written. verl removes old ones while it saves, so the remaining ones are checked too.
+
+def checked(job: JobDir) -> Iterator[tuple[Path, str | None]]:
+    """Every `global_step_N` of this attempt, the newest first, with why it is not complete (None: it is).
+
+    verl writes N to latest_checkpointed_iteration.txt when all of global_step_N is saved, RL and SFT alike (0.7.1 to 0.9.1):
+    a checkpoint with a higher N is half-written. verl removes old ones while it saves, so the remaining ones are checked too.
     """
     try:
         latest = int(read_text(job.checkpoints / "latest_checkpointed_iteration.txt"))
     except (FileNotFoundError, ValueError):
-        return None
-    saved = [job.checkpoints / name for name in names(job) if step_of(name) <= latest]
-    return next(filter(_is_complete, reversed(saved)), None)
+        latest = 0
+    for name in reversed(names(job)):
+        path = job.checkpoints / name
+        yield path, problem_of(path) if step_of(name) <= latest else "it was not saved to its end"
 
 
 def weights_hash(checkpoint: Path) -> str | None:
@@ -67,26 +78,40 @@ def step_of(checkpoint: str) -> int:
     return int(checkpoint.removeprefix("global_step_"))
 
 
-def _is_complete(checkpoint: Path) -> bool:
-    """Does each part have weights, and all ranks of every kind of file (FSDP, 0.7.1, 0.8.0)?
+def problem_of(checkpoint: Path) -> str | None:
+    """What this checkpoint lacks; None if each part has weights, the position in the data and all ranks of every kind of file are there, and
+    none of these files is empty (0.7.1 to 0.9.1).
 
-    RL's parts are the actor, and the critic where verl trains one. SFT has data_0.pt, and no parts.
+    RL's parts are the actor, and the critic where verl trains one. SFT has data_0.pt, and no parts. Without the position verl continues,
+    but from the first row.
     """
-    ranks = Counter[tuple[Path, str, str]]()
-    for path in checkpoint.rglob("*_world_size_*_rank_*.pt"):
-        kind, _, of = path.stem.partition("_world_size_")
-        ranks[path.parent, kind, of.partition("_rank_")[0]] += 1
     is_sft = any(checkpoint.glob("data_*.pt"))
-    parts = [checkpoint] if is_sft else [checkpoint / "actor", *checkpoint.glob("critic")]
-    return all(map(_has_weights, parts)) and all(found == int(world) for (_, _, world), found in ranks.items())
+    for part in [checkpoint] if is_sft else [checkpoint / "actor", *checkpoint.glob("critic")]:
+        if not any(map(_is_weights, part.rglob("*"))):
+            return f"{'it' if is_sft else part.name} has no weights"
+    if not is_sft and not (checkpoint / "data.pt").is_file():
+        return "it has no data.pt, so the data would begin again"
+    ranks = Counter[tuple[Path, str, str]]()
+    for path in sorted(checkpoint.rglob("*")):
+        if path.suffix in _OF_WEIGHTS and path.is_file() and path.stat().st_size == 0:
+            return f"{path.relative_to(checkpoint)} is empty"
+        if match := _OF_RANK.fullmatch(path.name):
+            ranks[path.parent.relative_to(checkpoint), match[1], match[2]] += 1
+    for (place, kind, world), found in ranks.items():
+        if found != int(world):
+            return f"it has {found} of {world} files {place / kind}_world_size_{world}_rank_*.pt"
+    return None
 
 
-def _has_weights(part: Path) -> bool:
+def world_size(checkpoint: Path) -> int | None:
+    """On how many GPUs FSDP saved it, which alone can load it; None if something else did."""
+    found = [_OF_RANK.fullmatch(path.name) for path in checkpoint.rglob("model_world_size_*_rank_*.pt")]
+    return next((int(match[2]) for match in found if match), None)
+
+
+def _is_weights(path: Path) -> bool:
     """From FSDP or Megatron (0.7.1 to 0.9.1: dist_ckpt, or huggingface with mbridge)."""
-    return any(
-        path.name.startswith("model_world_size_") or path.suffix in (".distcp", ".safetensors")
-        for path in part.rglob("*")
-    )
+    return path.name.startswith("model_world_size_") or path.suffix in (".distcp", ".safetensors")
 
 
 def continuing(checkpoint: Path) -> list[str]:

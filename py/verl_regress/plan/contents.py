@@ -6,6 +6,7 @@ Only what certainly fails is refused. verl's loaders were read in 0.7.1 to 0.9.1
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
+from verl_regress.jobs import checkpoints
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.inputs import Input
 from verl_regress.plan.workloads import Workload
@@ -29,19 +31,25 @@ _OF_TOKENIZER = (
     ".py",
 )  # in the names of the files that can be one
 _TRAIN, _BATCHES = "data.train_files", ("data.train_batch_size", "data.gen_batch_size")
+_RESUMED, _CHECKPOINT = "trainer.resume_from_path", re.compile("global_step_[0-9]+$")
 _TRAINED = ("actor_rollout_ref.model", "model")  # whose tokenizer the job uses
 
 
 def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterable[Input]) -> None:
-    """Raise BadInput for data without a whole batch or without its column, and for a model that lacks weights or a tokenizer."""
+    """Raise BadInput for data without a whole batch or without its column, for a model that lacks weights or a tokenizer, and for a checkpoint
+    from which the trainer cannot continue.
+    """
     if not composed.value("data.custom_cls.path"):  # else the user's own class reads the files
         _check_data(root, workload, composed)
     for one in read:
-        if one.key.endswith("model.path") and root.has(one.path):
-            with suppress(
-                OSError, ValueError, LookupError, TypeError, AttributeError
-            ):  # an index that is not one is left for verl
+        if not root.has(one.path):
+            continue
+        # An index that is not one is left for verl.
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            if one.key.endswith("model.path"):
                 _check_model(one, composed)
+            if one.key == _RESUMED:
+                _check_checkpoint(one, workload, composed)
 
 
 def _check_data(root: SharedRoot, workload: Workload, composed: Composed) -> None:
@@ -92,6 +100,27 @@ def _rows_of(root: SharedRoot, composed: Composed, key: str, file: str, column_k
 
 def _files(value: Any) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list) else [value] if isinstance(value, str) else []
+
+
+def _check_checkpoint(one: Input, workload: Workload, composed: Composed) -> None:
+    mode, text = composed.value("trainer.resume_mode"), str(composed.value(_RESUMED))
+    if mode == "disable":
+        return
+    if mode == "auto" and workload.has_reward:
+        raise BadInput(f"{one.named} is not read with trainer.resume_mode=auto: write trainer.resume_mode=resume_path.")
+    if not _CHECKPOINT.search(text if workload.has_reward else text.rstrip("/")):
+        raise BadInput(
+            f"{one.named} is no checkpoint that verl takes: name a folder global_step_N, without a slash behind it."
+        )
+    problem = checkpoints.problem_of(one.path)
+    if problem is not None:
+        raise BadInput(f"{one.named} is not complete, because {problem}: name another checkpoint.")
+    saved, trainer = checkpoints.world_size(one.path), composed.devices.trainer
+    if saved is not None and trainer is not None and saved != trainer:
+        raise BadInput(
+            f"{one.named} was saved on {saved} GPUs (model_world_size_{saved}_rank_*.pt), and this job trains on {trainer}: write "
+            f"trainer.nnodes and trainer.n_gpus_per_node of {saved} GPUs, or name another checkpoint."
+        )
 
 
 def _check_model(one: Input, composed: Composed) -> None:

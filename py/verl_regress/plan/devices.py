@@ -49,6 +49,11 @@ class Devices:
         count = sum(pool.nodes * pool.on_each for pool in (*pools, rollout) if pool is not None)
         return cls(_RESOURCE.get(device, device), count, pools)
 
+    @property
+    def trainer(self) -> int | None:
+        """How many the trainer itself has; None if the config does not say it."""
+        return next((pool.nodes * pool.on_each for pool in self.pools if pool.key == _TRAINER), None)
+
     def recorded(self) -> dict[str, Any]:
         """The devices as config/resolved.json records them."""
         return {"resource": self.resource, "count": self.count}

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -44,19 +45,25 @@ def run_resume(args: argparse.Namespace) -> int:
     """Continue from the newest complete checkpoint. Raises BadInput if there is none, or no step is left."""
     with uncollected(SharedRoot(args.shared_root)):
         before = _until(args)
-        parent = next((job for job in reversed(before) if checkpoints.newest(job)), None)
-        if parent is None:
-            raise BadInput(
-                f"JOB={args.job} has no complete checkpoint under {before[0].path}: start it again with "
-                f"'make retry JOB={args.job}'."
-            )
-        return _begin(args, before, parent)
+        left_out = list[str]()
+        for job in reversed(before):
+            for checkpoint, problem in checkpoints.checked(job):
+                if problem is None:
+                    for each in left_out:
+                        say.warn(f"{each}, so the attempt continues from an earlier checkpoint")
+                    return _begin(args, before, job, checkpoint)
+                left_out.append(f"{checkpoint.name} is not complete, because {problem}")
+        found = f" ({'; '.join(left_out)})" if left_out else ""
+        raise BadInput(
+            f"JOB={args.job} has no complete checkpoint under {before[0].path}{found}: start it again with "
+            f"'make retry JOB={args.job}'."
+        )
 
 
 def run_retry(args: argparse.Namespace) -> int:
     """Start again, from the first step."""
     with uncollected(SharedRoot(args.shared_root)):
-        return _begin(args, _until(args), None)
+        return _begin(args, _until(args))
 
 
 def _until(args: argparse.Namespace) -> list[JobDir]:
@@ -65,16 +72,17 @@ def _until(args: argparse.Namespace) -> list[JobDir]:
     return [other for other in job.attempts() if other.attempt <= job.attempt]
 
 
-def _begin(args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | None) -> int:
+def _begin(
+    args: argparse.Namespace,
+    before: Sequence[JobDir],
+    parent: JobDir | None = None,
+    checkpoint: Path | None = None,
+) -> int:
     """Submit a new attempt with the same request as the last of `before`; its Ray id is the one line on stdout."""
     newest = before[-1].attempts()[-1]
     asked = before[-1]
     _need_own(asked)
-    attempt = Attempt(
-        newest.numbered(newest.attempt + 1),
-        parent or asked,
-        checkpoints.newest(parent) if parent is not None else None,
-    )
+    attempt = Attempt(newest.numbered(newest.attempt + 1), parent or asked, checkpoint)
     earlier = request.of_job(asked)
     if args.cluster is not None:  # each allocation of Slurm has its own cluster
         earlier = replace(earlier, defaults=replace(earlier.defaults, cluster=args.cluster))
