@@ -2,8 +2,10 @@
 # 30_prepare_data_and_model: the training data and the model, on the shared root; each made once, then skipped.
 #
 #   DATASET_SOURCE   synthetic  seeded sums, as datasets/sums; never under the name of GSM8K
-#                    path:DIR   GSM8K's train.jsonl and test.jsonl in DIR on this host, as datasets/gsm8k
 #                    hub        openai/gsm8k from the Hugging Face hub, as datasets/gsm8k
+#                    path:PLACE .parquet or .jsonl on this host: a folder with one train and one test or val, or one file, which is both.
+#                               With verl's column prompt it becomes data for RL, with messages for SFT; lines of JSON with GSM8K's
+#                               question and answer become both. Set DATASET to its name; gsm8k is GSM8K's alone.
 #   MODEL_SOURCE     tiny                  a Qwen2 of 2 layers that knows a quarter of its sums, and its critic
 #                    hub:REPO[@REVISION]   from the Hugging Face hub
 #                    path:DIR              a Hugging Face folder on this host

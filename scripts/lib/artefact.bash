@@ -10,7 +10,7 @@ artefact::absolute() {
 }
 
 artefact::ensure_data() {
-  local source dir file argv
+  local source dir file argv files=()
   source=$(artefact::absolute "$DATASET_SOURCE")
   argv=(prepare-data --source "$source" --name "$DATASET" --seed "$SEED")
   if [[ $source != path:* ]]; then
@@ -18,11 +18,18 @@ artefact::ensure_data() {
     return
   fi
   dir=${source#path:}
-  for file in "$dir/train.jsonl" "$dir/test.jsonl"; do
-    [[ -f $file && -r $file ]] ||
-      cli::die 2 "${file} (from DATASET_SOURCE=${DATASET_SOURCE}) is not a file that can be read: DIR must contain GSM8K's train.jsonl and test.jsonl."
+  if [[ -d $dir ]]; then
+    for file in {train,test,val}.{parquet,jsonl}; do
+      [[ ! -e ${dir}/${file} ]] || files+=("$file")
+    done
+  else
+    files=("${dir##*/}") dir=$(dirname -- "$dir")
+  fi
+  for file in "${files[@]:-train.parquet}"; do
+    [[ -f ${dir}/${file} && -r ${dir}/${file} ]] ||
+      cli::die 2 "${dir}/${file} (from DATASET_SOURCE=${DATASET_SOURCE}) is not a file that can be read: name a folder with one train and one test or val, each .parquet or .jsonl, or one such file."
   done
-  tar -C "$dir" -ch -- train.jsonl test.jsonl | helper::run_in worker-0 "${argv[@]}"
+  tar -C "$dir" -ch -- "${files[@]}" | helper::run_in worker-0 "${argv[@]}"
 }
 
 artefact::ensure_model() {

@@ -12,7 +12,8 @@ from verl_regress.base.layout import SharedRoot
 from verl_regress.store import datasets, hub
 
 GOOD = b'{"question": "How many?", "answer": "2+1,000.\\n#### 1,002"}\n'
-SHAPE = 'write one {"question": …, "answer": …} per line.'
+SHAPE = "write one JSON object per line, all with the same keys."
+NOT_GSM8K = "the question is not text, or the answer has no '#### number' at its end: fix or drop it."
 
 
 @pytest.fixture
@@ -22,7 +23,17 @@ def root(tmp_path):
 
 @pytest.fixture
 def parquet_as_json(monkeypatch):
-    monkeypatch.setattr(datasets, "write_parquet", lambda rows, path: path.write_text(json.dumps(rows)))
+    """A parquet file is a list of rows as JSON."""
+
+    def write(rows, path):
+        path.write_bytes(rows.read_bytes() if isinstance(rows, Path) else json.dumps(rows).encode())
+
+    def footer(path, _named):
+        rows = json.loads(path.read_text())
+        return list(rows[0]), len(rows)
+
+    monkeypatch.setattr(datasets, "write_parquet", write)
+    monkeypatch.setattr(datasets, "parquet_of", footer)
 
 
 def prepare(root, source="path:/data", stream=None, name="", seed=1):
@@ -109,12 +120,14 @@ def test_generated_data_is_never_called_gsm8k_nor_gsm8k_sums(root):
         "DATASET=gsm8k is reserved for GSM8K, but DATASET_SOURCE=synthetic makes other data: set DATASET=sums."
     )
     assert refusal(root, name="sums", stream=gsm8k()) == (
-        "DATASET=sums is reserved for synthetic data, but DATASET_SOURCE=path:/data is not synthetic: set DATASET=gsm8k."
+        "DATASET=sums is reserved for synthetic data, but DATASET_SOURCE=path:/data is not synthetic: set another DATASET."
     )
 
 
 def test_an_unknown_source_is_refused(root):
-    assert refusal(root, "gsm8k") == ("DATASET_SOURCE='gsm8k' is not a source of data: use synthetic, path:DIR or hub.")
+    assert refusal(root, "gsm8k") == (
+        "DATASET_SOURCE='gsm8k' is not a source of data: use synthetic, path:PLACE or hub."
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,16 +135,86 @@ def test_an_unknown_source_is_refused(root):
     [
         (b"", f"/data/train.jsonl line 1 is not usable ({THEIRS}): {SHAPE}"),
         (GOOD + b"{'question'", f"/data/train.jsonl line 2 is not usable ({THEIRS}): {SHAPE}"),
-        (b'{"question": "?", "answer": 3}', f"/data/train.jsonl line 1 is not usable ({THEIRS}): {SHAPE}"),
-        (
-            GOOD * 2 + b'{"question": "?", "answer": "three"}',
-            "/data/train.jsonl line 3: the answer has no '#### number' at its end: "
-            "GSM8K's answers do; fix or drop that line.",
-        ),
+        (GOOD + b"3", f"/data/train.jsonl line 2 is not usable ({THEIRS}): {SHAPE}"),
+        (GOOD + b'{"question": "?"}', f"/data/train.jsonl line 2 is not usable (it lacks answer): {SHAPE}"),
+        (b'{"question": "?", "answer": 3}', f"/data/train.jsonl line 1: {NOT_GSM8K}"),
+        (b'{"question": 3, "answer": "#### 3"}', f"/data/train.jsonl line 1: {NOT_GSM8K}"),
+        (GOOD * 2 + b'{"question": "?", "answer": "three"}', f"/data/train.jsonl line 3: {NOT_GSM8K}"),
     ],
 )
 def test_bad_data_is_refused_with_its_file_and_line(root, train, sentence):
     assert refusal(root, stream=gsm8k(train=train)) == said(sentence)
+
+
+RL, SFT = {"prompt": [{"role": "user"}], "x": 1}, {"messages": [], "y": None}
+NAME_TWO = "name a folder with one train and one test or val, each .parquet or .jsonl, or one such file."
+
+
+def jsonl(*rows):
+    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+
+
+@pytest.mark.usefixtures("parquet_as_json")
+@pytest.mark.parametrize(
+    ("row", "made"),
+    [
+        (RL, {"mine/train.parquet", "mine/test.parquet"}),
+        (SFT, {"mine_sft/train.parquet", "mine_sft/val.parquet"}),
+        ({**RL, **SFT}, {"mine/train.parquet", "mine/test.parquet", "mine_sft/train.parquet", "mine_sft/val.parquet"}),
+    ],
+)
+def test_own_data_are_as_they_are_in_the_form_that_verl_reads(root, row, made):
+    files = {"train.parquet": json.dumps([row, row]).encode(), "val.jsonl": jsonl(row)}
+    manifest = prepare(root, name="mine", stream=tar(files))
+    assert {str(path.relative_to(root.datasets)) for path in root.datasets.glob("*/*.parquet")} == made
+    rows = {path: json.loads((root.datasets / path).read_text()) for path in made}
+    assert all(content == [row] * (2 if "train" in path else 1) for path, content in rows.items())
+    assert manifest.facts == {"train_rows": 2, "test_rows": 1}
+    assert prepare(root, name="mine", stream=tar(files)) == manifest  # made once
+
+
+@pytest.mark.usefixtures("parquet_as_json")
+def test_one_file_of_any_name_is_both(root, capsys):
+    assert prepare(root, "path:/x/a b.jsonl", tar({"a b.jsonl": jsonl(RL)}), "mine").facts == {
+        "train_rows": 1,
+        "test_rows": 1,
+    }
+    assert capsys.readouterr().err.startswith(
+        "warning /x/a b.jsonl has one file, so its rows are both training data and test data\n"
+    )
+
+
+def test_a_file_is_named_once(root):
+    with pytest.raises(BadInput, match=r"^/x/a.jsonl line 1 is not usable "):
+        prepare(root, "path:/x/a.jsonl", tar({"a.jsonl": b"{"}), "mine")
+
+
+@pytest.mark.usefixtures("parquet_as_json")
+@pytest.mark.parametrize(
+    "names",
+    ["train.jsonl test.jsonl val.jsonl", "train.jsonl train.parquet test.jsonl", "train.jsonl train.parquet", "a.json"],
+)
+def test_files_that_are_not_one_for_each_split_are_refused(root, names):
+    stream = tar(dict.fromkeys(names.split(), jsonl(RL)))
+    has = ", ".join(sorted(names.split()))
+    assert (
+        refusal(root, stream=stream, name="mine")
+        == f"/data (from DATASET_SOURCE) is not usable, because it has {has}: {NAME_TWO}"
+    )
+
+
+@pytest.mark.usefixtures("parquet_as_json")
+def test_own_data_that_verl_cannot_read_are_refused(root):
+    stream = tar({"train.jsonl": jsonl({"text": "a", "id": 1}), "test.jsonl": jsonl({"text": "a"})})
+    assert refusal(root, stream=stream, name="mine") == (
+        "/data (from DATASET_SOURCE) is not usable, because its columns are text: verl reads prompt for RL and messages for SFT, and lines of "
+        "JSON with GSM8K's question and answer become both."
+    )
+    stream = tar({"train.jsonl": jsonl(RL), "test.jsonl": jsonl(RL)})
+    assert (
+        refusal(root, stream=stream)
+        == "DATASET=gsm8k is reserved for GSM8K, but /data has other data: set another DATASET."
+    )
 
 
 class Packages:

@@ -18,6 +18,7 @@ from verl_regress.jobs import checkpoints
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.inputs import Input
 from verl_regress.plan.workloads import Workload
+from verl_regress.store.datasets import parquet_of
 
 _MOST_HEADER = 100_000_000  # bytes: the most that safetensors reads
 _INDEX, _ONE = "model.safetensors.index.json", "model.safetensors"
@@ -81,21 +82,14 @@ def _rows_of(root: SharedRoot, composed: Composed, key: str, file: str, column_k
     if path.suffix != ".parquet" or not root.has(path):
         return None
     try:
-        from pyarrow import parquet  # in the node images, but not on a login host
-
-        footer = parquet.ParquetFile(path)
+        names, count = parquet_of(path, composed.named(key, path))
     except ImportError:
         return None
-    except (OSError, ValueError) as error:  # pyarrow's own errors are among these
-        raise BadInput(
-            f"{composed.named(key, path)} is not a parquet file that can be read ({shown(str(error), 200)}): make it again."
-        ) from None
-    names = footer.schema_arrow.names
     if isinstance(column, str) and column not in names:
         raise BadInput(
             f"{composed.named(key, path)} has no column {shown(column)!r} ({column_key} of verl's config): name one of {shown(', '.join(names))}."
         )
-    return int(footer.metadata.num_rows)
+    return count
 
 
 def _files(value: Any) -> list[str]:

@@ -11,20 +11,22 @@ import argparse
 import hashlib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
-from verl_regress.base import ids
-from verl_regress.base.errors import BadInput
+from verl_regress.base import ids, say
+from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
 from verl_regress.store import artefact, rehearsal, tarball
-from verl_regress.store.artefact import Source
+from verl_regress.store.artefact import Source, sha256_of
 from verl_regress.store.hub import Hub
 
 Row = dict[str, Any]
+Data = Mapping[str, "list[Row] | Path"]  # of each split: its rows, or a parquet file of a user's
 
 SPLITS = ("train", "test")
 SYNTHETIC_NAME = "sums"
@@ -33,13 +35,16 @@ KNOB = "DATASET"
 
 _GSM8K_REPO = "openai/gsm8k"
 _GSM8K_PROMPT = '{question} Let\'s think step by step and output the final answer after "####".'
+_GSM8K_COLUMNS = {"question", "answer"}
+_FORMS = {"": "prompt", ids.SFT_SUFFIX: "messages"}  # of data: what ends its name, and the column that verl reads
+_STEMS = (("train",), ("test", "val"))  # of a user's files of each split
 _FINAL_ANSWER = re.compile(r"####\s*(-?[0-9][0-9.,]*)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `prepare-data`."""
     parser.add_argument(
-        "--source", required=True, help="synthetic, hub, or path:DIR with the tar of DIR's files on stdin"
+        "--source", required=True, help="synthetic, hub, or path:PLACE with the tar of its files on stdin"
     )
     parser.add_argument("--name", default="", help="the dataset's name; empty: the source's own (sums, gsm8k)")
     parser.add_argument("--seed", type=int, required=True, help="decides the rows of synthetic data")
@@ -59,38 +64,73 @@ def default_name(source: str) -> str:
 def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryIO) -> artefact.Manifest:
     """Make `datasets/<name>` and `datasets/<name>_sft` from `source` unless they exist; returns the first's manifest.
 
-    `stream` is only read for `path:DIR`: a tar of DIR's train.jsonl and test.jsonl. Raises BadInput for a source or a
-    name that cannot be used, for data that is not GSM8K's, and as `rehearsal.run` and `artefact.ensure` do.
+    `stream` is only read for `path:PLACE`: a tar of the files there. Data with one of verl's columns alone becomes that form alone. Raises
+    BadInput for a source, a name or data that cannot be used, and as `rehearsal.run` and `artefact.ensure` do.
     """
     if source not in ("synthetic", "hub") and not source.startswith("path:"):
-        raise BadInput(f"DATASET_SOURCE={source!r} is not a source of data: use synthetic, path:DIR or hub.")
+        raise BadInput(f"DATASET_SOURCE={source!r} is not a source of data: use synthetic, path:PLACE or hub.")
     target = root.datasets / _checked_name(name or default_name(source), source)
     if source == "hub":
         return _prepare_from_hub(root, target)
-    if source == "synthetic":
-        rows = json.loads(rehearsal.run(f"DATASET_SOURCE=synthetic with SEED={seed}", "data", "-", f"--seed={seed}"))
-        made_from = Source(source, _sha256(json.dumps(rows, sort_keys=True).encode()), seed)
-    else:
-        directory = source.removeprefix("path:")
-        with TemporaryDirectory() as temporary:
-            tarball.unpack(stream, Path(temporary), directory)
-            files = {split: (Path(temporary) / f"{split}.jsonl").read_bytes() for split in SPLITS}
-        made_from = Source(source, _sha256("".join(map(_sha256, files.values())).encode()))
-        rows = {split: gsm8k_rows(read_jsonl(files[split], f"{directory}/{split}.jsonl"), split) for split in SPLITS}
-    return _ensure(target, made_from, lambda: rows)
+    if source != "synthetic":
+        return _prepare_from_files(target, source, stream)
+    rows = json.loads(rehearsal.run(f"DATASET_SOURCE=synthetic with SEED={seed}", "data", "-", f"--seed={seed}"))
+    return _ensure(target, Source(source, _sha256(json.dumps(rows, sort_keys=True).encode()), seed), lambda: rows)
 
 
-def gsm8k_rows(examples: Iterable[tuple[str, Mapping[str, Any]]], split: str) -> list[Row]:
-    """Return the RL rows for GSM8K's `examples`: pairs of a location and the question and answer there.
+def _prepare_from_files(target: Path, source: str, stream: BinaryIO) -> artefact.Manifest:
+    place = source.removeprefix("path:")
+    with TemporaryDirectory() as temporary:
+        tarball.unpack(stream, Path(temporary), place)
+        files = _files(Path(temporary), place)
+        made_from = Source(source, _sha256("".join(map(sha256_of, files.values())).encode()))
+        named = {
+            split: place if Path(place).name == file.name else f"{place}/{file.name}" for split, file in files.items()
+        }
+        data = {split: _read(file, named[split]) for split, file in files.items()}
+        columns = set.intersection(*(names for names, _ in data.values()))
+        rows = {split: content for split, (_, content) in data.items() if isinstance(content, list)}
+        if len(rows) == len(data) and columns >= _GSM8K_COLUMNS:
+            made = {split: gsm8k_rows(rows[split], split, f"{named[split]} line") for split in SPLITS}
+            return _ensure(target, made_from, lambda: made)
+        forms = [suffix for suffix, column in _FORMS.items() if column in columns]
+        if not forms:
+            raise BadInput(
+                f"{place} (from DATASET_SOURCE) is not usable, because its columns are {shown(', '.join(sorted(columns)))}: verl reads prompt for "
+                "RL and messages for SFT, and lines of JSON with GSM8K's question and answer become both."
+            )
+        if target.name == GSM8K_NAME:
+            raise BadInput(
+                f"DATASET={GSM8K_NAME} is reserved for GSM8K, but {place} has other data: set another DATASET."
+            )
+        return _ensure(target, made_from, lambda: {split: content for split, (_, content) in data.items()}, forms)
 
-    Raises BadInput, naming the location, if an answer does not end in `#### number`.
+
+def _files(folder: Path, place: str) -> dict[str, Path]:
+    """The file of each split; a single one is both. Raises BadInput."""
+    found = sorted(folder.iterdir())
+    by_split = [[file for file in found if file.stem in stems or len(found) == 1] for stems in _STEMS]
+    if any([file.suffix in (".parquet", ".jsonl") for file in files] != [True] for files in by_split):
+        raise BadInput(
+            f"{place} (from DATASET_SOURCE) is not usable, because it has {shown(', '.join(file.name for file in found))}: name a folder with one "
+            "train and one test or val, each .parquet or .jsonl, or one such file."
+        )
+    if len(found) == 1:
+        say.warn(f"{place} has one file, so its rows are both training data and test data")
+    return {split: files[0] for split, files in zip(SPLITS, by_split, strict=True)}
+
+
+def gsm8k_rows(examples: Iterable[Mapping[str, Any]], split: str, place: str) -> list[Row]:
+    """Return the RL rows for GSM8K's `examples`, each a question and an answer.
+
+    Raises BadInput, naming the number after `place`, if one is not text or an answer does not end in `#### number`.
     """
     rows = []
-    for index, (location, example) in enumerate(examples):
-        final = _FINAL_ANSWER.search(example["answer"])
-        if final is None:
+    for index, example in enumerate(examples):
+        final = _FINAL_ANSWER.search(str(example["answer"]))
+        if final is None or not isinstance(example["question"], str):
             raise BadInput(
-                f"{location}: the answer has no '#### number' at its end: GSM8K's answers do; fix or drop that line."
+                f"{place} {index + 1}: the question is not text, or the answer has no '#### number' at its end: fix or drop it."
             )
         rows.append(
             {
@@ -110,32 +150,50 @@ def gsm8k_rows(examples: Iterable[tuple[str, Mapping[str, Any]]], split: str) ->
     return rows
 
 
-def read_jsonl(content: bytes, file: str) -> list[tuple[str, dict[str, str]]]:
-    """Return the objects in a GSM8K file's `content`, each with its location (`FILE line N`).
-
-    Raises BadInput with the location of the first line that is not a JSON object with the texts `question` and `answer`.
-    """
-    examples = []
-    for number, line in enumerate(content.splitlines() or [b""], start=1):
-        location = f"{file} line {number}"
+def _read(file: Path, place: str) -> tuple[set[str], list[Row] | Path]:
+    """The columns of a user's file, and its rows if it is JSON. Raises BadInput, with the first line that cannot be used."""
+    if file.suffix == ".parquet":
+        return {*parquet_of(file, place)[0]}, file
+    rows, needed = [], _GSM8K_COLUMNS.union(_FORMS.values())
+    for number, line in enumerate(file.read_bytes().splitlines() or [b""], start=1):
         try:
-            example = json.loads(line)
-            if not all(isinstance(example[key], str) for key in ("question", "answer")):
-                raise TypeError("question or answer is not a text")
-            examples.append((location, example))
-        except (ValueError, LookupError, TypeError) as error:
+            rows.append(dict(json.loads(line)))
+            if not needed.intersection(rows[0]) <= set(rows[-1]):
+                raise TypeError(f"it lacks {', '.join(sorted(needed.intersection(rows[0]) - set(rows[-1])))}")
+        except (ValueError, TypeError) as error:
             raise BadInput(
-                f'{location} is not usable ({error}): write one {{"question": …, "answer": …}} per line.'
+                f"{place} line {number} is not usable ({error}): write one JSON object per line, all with the same keys."
             ) from error
-    return examples
+    return set(rows[0]), rows
 
 
-def write_parquet(rows: list[Row], path: Path) -> None:
-    """Write `rows` to `path`, the same bytes for the same rows and the same pyarrow."""
+def parquet_of(file: Path, named: str) -> tuple[list[str], int]:
+    """The columns of a parquet file and the number of its rows, from its footer. Raises BadInput; ImportError on a login host."""
+    from pyarrow import parquet
+
+    try:
+        footer = parquet.ParquetFile(file)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are among these
+        raise BadInput(
+            f"{named} is not a parquet file that can be read ({shown(str(error), 200)}): make it again."
+        ) from None
+    return footer.schema_arrow.names, int(footer.metadata.num_rows)
+
+
+def write_parquet(rows: list[Row] | Path, path: Path) -> None:
+    """Write `rows` to `path`, the same bytes for the same rows and the same pyarrow; a file is copied. Raises BadInput."""
+    if isinstance(rows, Path):
+        shutil.copyfile(rows, path)
+        return
     import pyarrow
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    try:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BadInput(
+            f"{path.name} cannot be written as parquet ({shown(str(error), 200)}): give each key one type in all rows."
+        ) from None
 
 
 def conversations(rows: Iterable[Row]) -> list[Row]:
@@ -154,16 +212,25 @@ def conversations(rows: Iterable[Row]) -> list[Row]:
     ]
 
 
-def _ensure(target: Path, source: Source, make_rows: Callable[[], Mapping[str, list[Row]]]) -> artefact.Manifest:
-    def build(directories: Sequence[Path]) -> dict[str, int]:
-        rows = make_rows()
-        for split, sft_split in zip(SPLITS, ("train", "val"), strict=True):
-            write_parquet(rows[split], directories[0] / f"{split}.parquet")
-            write_parquet(conversations(rows[split]), directories[1] / f"{sft_split}.parquet")
-        return {f"{split}_rows": len(rows[split]) for split in SPLITS}
+def _ensure(
+    target: Path, source: Source, make_data: Callable[[], Data], forms: Sequence[str] | None = None
+) -> artefact.Manifest:
+    """Make `target` in these forms. Without any, the data are RL rows, and become both."""
+    suffixes = [*_FORMS] if forms is None else forms
 
-    sft_target = target.with_name(target.name + ids.SFT_SUFFIX)
-    return artefact.ensure_all([target, sft_target], source, build, knob=KNOB)[0]
+    def build(directories: Sequence[Path]) -> dict[str, int]:
+        counts = {}
+        for split, rows in make_data().items():
+            counts[f"{split}_rows"] = len(rows) if isinstance(rows, list) else parquet_of(rows, str(rows))[1]
+            for directory, form in zip(directories, suffixes, strict=True):
+                name = "val" if form and split == "test" else split
+                if forms is None and form and isinstance(rows, list):
+                    write_parquet(conversations(rows), directory / f"{name}.parquet")
+                else:
+                    write_parquet(rows, directory / f"{name}.parquet")
+        return counts
+
+    return artefact.ensure_all([target.with_name(target.name + form) for form in suffixes], source, build, knob=KNOB)[0]
 
 
 def _checked_name(name: str, source: str) -> str:
@@ -175,7 +242,7 @@ def _checked_name(name: str, source: str) -> str:
         )
     if name == SYNTHETIC_NAME and source != "synthetic":
         raise BadInput(
-            f"DATASET={name} is reserved for synthetic data, but DATASET_SOURCE={source} is not synthetic: set DATASET=gsm8k."
+            f"DATASET={name} is reserved for synthetic data, but DATASET_SOURCE={source} is not synthetic: set another DATASET."
         )
     return name
 
@@ -191,15 +258,11 @@ def _prepare_from_hub(root: SharedRoot, target: Path) -> artefact.Manifest:
     # An existing data set needs no network: it keeps its revision.
     revision = there.revision if there is not None and there.source == source else hub.dataset_revision(_GSM8K_REPO)
 
-    def rows() -> dict[str, list[Row]]:
+    def rows() -> Data:
         splits = hub.dataset(_GSM8K_REPO, "main", revision)
-        return {split: gsm8k_rows(_places(splits[split], split), split) for split in SPLITS}
+        return {split: gsm8k_rows(splits[split], split, f"{_GSM8K_REPO} {split} row") for split in SPLITS}
 
     return _ensure(target, Source(source, revision), rows)
-
-
-def _places(examples: Iterable[Mapping[str, Any]], split: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    return ((f"{_GSM8K_REPO} {split} row {index}", example) for index, example in enumerate(examples))
 
 
 def _sha256(data: bytes) -> str:

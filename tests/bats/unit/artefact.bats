@@ -32,7 +32,7 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
 }
 
 # bats test_tags=slow
-@test "data from a folder: its two files alone, links resolved, an absolute name" {
+@test "data from a folder or a file: its files of data alone, links resolved, an absolute name" {
   echo train >"${BOX}/elsewhere"
   ln -s ../elsewhere "${MINE}/train.jsonl"
   echo test >"${MINE}/test.jsonl"
@@ -41,12 +41,20 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
   assert_status 0
   [[ $(asked) == "in worker-0 prepare-data --source path:${MINE} --name sums --seed 7" ]]
   [[ $(got) == './test.jsonl ./train.jsonl ' && ! -L ${BOX}/root/got/train.jsonl && $(<"${BOX}/root/got/train.jsonl") == train ]]
+  mv "${MINE}/test.jsonl" "${MINE}/val.parquet"
+  ensure data DATASET_SOURCE="path:${MINE}"
+  [[ $(got) == './train.jsonl ./val.parquet ' ]]
+  ensure data DATASET_SOURCE="path:${MINE}/other"
+  assert_status 0
+  [[ $(asked) == "in worker-0 prepare-data --source path:${MINE}/other --name sums --seed 7" && $(got) == './other ' ]]
 }
 
-@test "a folder without one of the two files is refused before the helper is asked" {
-  echo x >"${MINE}/train.jsonl"
+@test "data that are not there are refused before the helper is asked" {
+  local rest='is not a file that can be read: name a folder with one train and one test or val, each .parquet or .jsonl, or one such file.'
   ensure data DATASET_SOURCE="path:${MINE}"
-  assert_error 2 "${MINE}/test.jsonl (from DATASET_SOURCE=path:${MINE}) is not a file that can be read: DIR must contain GSM8K's train.jsonl and test.jsonl."
+  assert_error 2 "${MINE}/train.parquet (from DATASET_SOURCE=path:${MINE}) ${rest}"
+  ensure data DATASET_SOURCE="path:${MINE}/no"
+  assert_error 2 "${MINE}/no (from DATASET_SOURCE=path:${MINE}/no) ${rest}"
   [[ ! -e ${BOX}/root/asked ]]
 }
 
