@@ -47,9 +47,10 @@ def test_of_a_sharded_weight_the_part_of_this_process_is_changed(tmp_path):
         torch.distributed.destroy_process_group()
 
 
-def test_it_is_registered_with_torch():
+def test_it_is_registered_with_torch(monkeypatch):
+    monkeypatch.setattr(last_bit, "on_import", lambda name, then: then(importlib.import_module(name)))
     before = len(OPTIMIZER._global_optimizer_pre_hooks)
-    last_bit._perturb(OPTIMIZER)
+    last_bit.install()
     hooks = OPTIMIZER._global_optimizer_pre_hooks
     assert (len(hooks), list(hooks.values())[-1]) == (before + 1, last_bit._flip)
     hooks.popitem()
