@@ -12,19 +12,18 @@ from types import ModuleType
 
 __version__ = "1.3.0"  # that of py/verl_regress/__init__.py
 
-# (module whose import triggers the hook, our module whose apply() is then called with it)
+# Modules whose import triggers a hook, and our module, whose apply() is then called with them.
 HOOKS = (
     ("torch", "torch_cpu"),
     ("torch.distributed", "process_group"),
     ("torchdata.stateful_dataloader.stateful_dataloader", "data_loader"),
     ("verl.plugin.platform.platform_manager", "cpu_platform"),
-    ("verl.utils.device", "device"),
-    ("verl.utils.fsdp_utils", "offload"),
-    ("verl.utils.fsdp_utils", "wrapping"),
-    ("verl.utils.attention_utils", "padding"),
-    ("verl.utils.model", "critic"),
-    ("verl.workers.engine.base", "engine"),
-    ("verl.workers.engine.fsdp.transformer_impl", "trained_weights"),
+    ("verl.utils.device", "verl_on_cpu"),
+    ("verl.utils.fsdp_utils", "verl_on_cpu"),
+    ("verl.utils.attention_utils", "verl_on_cpu"),
+    ("verl.utils.model", "verl_on_cpu"),
+    ("verl.workers.engine.base", "verl_on_cpu"),
+    ("verl.workers.engine.fsdp.transformer_impl", "weights"),
     ("verl.workers.engine.fsdp.transformer_impl", "checkpoint_weights"),
     ("verl.workers.rollout.base", "rollout"),
     ("verl.workers.rollout.replica", "rollout"),
@@ -36,24 +35,7 @@ HOOKS = (
 
 
 def _applying(hook: str) -> Callable[[ModuleType], None]:
-    def apply(module: ModuleType) -> None:
-        import_module(f"{__name__}.{hook}").apply(module)
-        if module.__name__.startswith("verl."):
-            _report(hook)
-
-    return apply
-
-
-_applied: set[str] = set()
-
-
-def _report(hook: str) -> None:
-    """Report the hooks that acted on verl in this process."""
-    from verl_rehearsal import report
-
-    if hook not in _applied:
-        _applied.add(hook)
-        report.write("hooks", {"hooks": sorted(_applied)})
+    return lambda module: import_module(f"{__name__}.{hook}").apply(module)
 
 
 @functools.cache

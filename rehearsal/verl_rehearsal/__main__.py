@@ -11,7 +11,7 @@ import os
 import shlex
 from pathlib import Path
 
-from verl_rehearsal import sums_files, train
+from verl_rehearsal import sums, train
 from verl_rehearsal.errors import RehearsalError
 
 
@@ -46,8 +46,10 @@ def main(argv: list[str] | None = None) -> None:
             start(train.command(asked.workload, asked.run, asked.model, asked.data, overrides), asked.run)
         elif asked.command == "model":
             _make_model(asked)
+        elif asked.directory == "-":
+            print(json.dumps(sums.splits(asked.seed)))
         else:
-            _make_data(asked)
+            sums.write(Path(asked.directory), asked.seed)
     except (RehearsalError, OSError) as error:
         raise SystemExit(str(error)) from None
 
@@ -67,13 +69,6 @@ def _make_model(asked: argparse.Namespace) -> None:
     actor: Path = asked.directory
     facts = tiny_model.build(actor, asked.critic or actor.with_name(f"{actor.name}-critic"), seed=asked.seed)
     print(json.dumps(facts))
-
-
-def _make_data(asked: argparse.Namespace) -> None:
-    if asked.directory == "-":
-        print(json.dumps(sums_files.splits(asked.seed)))
-    else:
-        sums_files.write(Path(asked.directory), asked.seed)
 
 
 if __name__ == "__main__":

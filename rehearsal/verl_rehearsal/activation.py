@@ -29,7 +29,7 @@ def activate() -> None:
 
         hide_gpus()
         verl_rehearsal.install()
-        wrapt.register_post_import_hook(_declare_resources, "ray")
+        wrapt.register_post_import_hook(lambda ray: wrapt.wrap_function_wrapper(ray, "init", _with_resources), "ray")
     except Exception as error:
         print(
             f"verl-rehearsal: this Python ({sys.executable}) cannot rehearse, as VERL_REHEARSAL={os.environ['VERL_REHEARSAL']} asks: "
@@ -60,12 +60,6 @@ def hide_gpus(devices: Path = Path("/dev")) -> None:
         )
 
     wrapt.register_post_import_hook(say, "verl")
-
-
-def _declare_resources(ray: ModuleType) -> None:
-    import wrapt
-
-    wrapt.wrap_function_wrapper(ray, "init", _with_resources)
 
 
 def _with_resources(init: Callable[..., Any], _instance: None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -14,20 +14,19 @@ from typing import Any
 
 from verl_rehearsal import report
 from verl_rehearsal.symbols import require
+from verl_rehearsal.weights import sha256_of_shards
 
 
 def apply(module: ModuleType) -> None:
     """Wrap both methods; ``module`` is ``verl.workers.engine.fsdp.transformer_impl``."""
     hashes: dict[str, dict[str, str]] = {"saved": {}, "loaded": {}}
     for method, kind in (("save_checkpoint", "saved"), ("load_checkpoint", "loaded")):
-        require(module, f"FSDPEngine.{method}", hook="checkpoint_weights", parameters=("local_path",))
+        require(module, f"FSDPEngine.{method}", "local_path", hook="checkpoint_weights")
         setattr(module.FSDPEngine, method, _reporting(getattr(module.FSDPEngine, method), kind, hashes))
 
 
 def _reporting(method: Callable[..., Any], kind: str, hashes: dict[str, dict[str, str]]) -> Callable[..., Any]:
     def call_and_report(engine: Any, local_path: str | None, *arguments: Any, **named: Any) -> Any:
-        from verl_rehearsal.weights import sha256_of_shards  # loads torch
-
         answer = method(engine, local_path, *arguments, **named)
         if local_path is not None:  # verl asks for None if there is nothing to load
             hashes[kind][f"{Path(local_path).absolute()} rank {engine.rank}"] = sha256_of_shards(engine.module)

@@ -28,28 +28,19 @@ MIN_SHARE = 0.5  # of the steps with a gradient, and of the groups whose answers
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model that is trained: its name in reports, and the metrics of its gradient."""
-
-    name: str
-    gradient: str
-
-
-@dataclass(frozen=True)
 class Kind:
-    """What to check for a workload: its models, the metric of its learning rate, and whether it samples answers."""
+    """What to check for a workload: the metrics of its models' gradients and of its learning rate, and whether it samples answers."""
 
-    models: tuple[Model, ...]
+    gradients: dict[str, str]
     learning_rate: str
     samples: bool = True
     groups: bool = False
 
 
-_ACTOR, _CRITIC = Model("actor", "actor/grad_norm"), Model("critic", "critic/grad_norm")
 KINDS = {
-    "ppo": Kind((_ACTOR, _CRITIC), "actor/lr"),
-    "grpo": Kind((_ACTOR,), "actor/lr", groups=True),
-    "sft": Kind((Model("actor", "train/grad_norm"),), "train/lr", samples=False),
+    "ppo": Kind({"actor": "actor/grad_norm", "critic": "critic/grad_norm"}, "actor/lr"),
+    "grpo": Kind({"actor": "actor/grad_norm"}, "actor/lr", groups=True),
+    "sft": Kind({"actor": "train/grad_norm"}, "train/lr", samples=False),
 }
 
 
@@ -67,7 +58,7 @@ def check(workload: str, metrics: Path, reports: Path, *, one_machine: bool = Fa
     `one_machine`: the training actors ran on the same machine; otherwise each must have had one of its own.
     """
     kind = KINDS[workload]
-    steps = [json.loads(line) for line in _read(metrics).splitlines()]
+    steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()] if metrics.is_file() else []
     if kind.samples:
         yield from _correlation(steps)
     yield _learning_rate(steps, kind.learning_rate)
@@ -75,8 +66,8 @@ def check(workload: str, metrics: Path, reports: Path, *, one_machine: bool = Fa
         yield _weights(_reports(reports, "rollout_weights"))
     yield _placement(_reports(reports, "training_actor"), one_machine=one_machine)
     trained = _reports(reports, "trained_weights")
-    for model in kind.models:
-        yield _gradient(steps, model)
+    for model, gradient in kind.gradients.items():
+        yield _gradient(steps, gradient)
         yield _trained(trained, model)
     if kind.samples:
         yield _reward(steps)
@@ -126,22 +117,22 @@ def _placement(reports: list[dict[str, Any]], *, one_machine: bool) -> Check:
     return Check(whole and len(set(places.values())) == machines, f"training actors, {wanted}: {shown}")
 
 
-def _gradient(steps: list[dict[str, Any]], model: Model) -> Check:
-    norms = _values(steps, model.gradient)
+def _gradient(steps: list[dict[str, Any]], metric: str) -> Check:
+    norms = _values(steps, metric)
     there = sum(math.isfinite(norm) and norm >= MIN_GRADIENT for norm in norms)
     return Check(
         len(norms) > 0 and there >= MIN_SHARE * len(norms),
-        f"{model.gradient} at least {MIN_GRADIENT:g}: {there} of {len(norms)} steps (wanted: at least half)",
+        f"{metric} at least {MIN_GRADIENT:g}: {there} of {len(norms)} steps (wanted: at least half)",
     )
 
 
-def _trained(reports: list[dict[str, Any]], model: Model) -> Check:
-    found = [report["models"][model.name] for report in reports if model.name in report["models"]]
+def _trained(reports: list[dict[str, Any]], model: str) -> Check:
+    found = [report["models"][model] for report in reports if model in report["models"]]
     steps = sum(report["optimizer_steps"] for report in found)
     distinct = sum(report["distinct"] for report in found)
     return Check(
         steps > 0 and distinct == steps,
-        f"{model.name}'s weights changed by every step of its optimizer: {distinct} of {steps} on {len(found)} ranks",
+        f"{model}'s weights changed by every step of its optimizer: {distinct} of {steps} on {len(found)} ranks",
     )
 
 
@@ -182,10 +173,6 @@ def _reports(directory: Path, kind: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob(f"{kind}-*.json"))]
 
 
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-
 def main(argv: list[str] | None = None) -> int:
     """Print every check; 0 when all pass, 9 (a verification check failed) when one does not."""
     parser = argparse.ArgumentParser(prog="python -m verl_rehearsal.fidelity", allow_abbrev=False)
@@ -194,10 +181,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("reports", type=Path, help="the directory that VERL_REHEARSAL_REPORTS named")
     parser.add_argument("--one-machine", action="store_true", help="the training actors shared a machine")
     checks = list(check(**vars(parser.parse_args(argv))))
-    for one in checks:
-        print(f"{'ok' if one.passed else 'FAIL':<8}{one.seen}")
     good = sum(one.passed for one in checks)
-    print(f"{'ok' if good == len(checks) else 'FAIL':<8}fidelity: {good} of {len(checks)} checks passed")
+    for one in (*checks, Check(good == len(checks), f"fidelity: {good} of {len(checks)} checks passed")):
+        print(f"{'ok' if one.passed else 'FAIL':<8}{one.seen}")
     return 0 if good == len(checks) else 9
 
 

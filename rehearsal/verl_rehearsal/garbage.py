@@ -28,26 +28,18 @@ def collect_seldom() -> None:
 
 
 def apply(_module: ModuleType) -> None:
-    """Exempt what a training worker has loaded so far from garbage collection."""
-    _exempt_what_is_loaded()
+    """Free what nothing refers to any more, and never walk the rest again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _end() -> None:
-    _flush_open_files()
-    _exempt_what_is_loaded()
-
-
-def _flush_open_files() -> None:
-    """Texts first, then the bytes below them."""
     tracked = gc.get_objects()
-    for kind in (io.TextIOWrapper, io.BufferedWriter):
+    for kind in (io.TextIOWrapper, io.BufferedWriter):  # texts first, then the bytes below them
         for file in tracked:
             if isinstance(file, kind):
                 with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed, or detached
                     file.flush()
-
-
-def _exempt_what_is_loaded() -> None:
-    """Free what nothing refers to any more, and never walk the rest again."""
+    del tracked
     gc.collect()
     gc.freeze()

@@ -52,18 +52,9 @@ class HFRollout(BaseRollout):
             self._server = ray.get_actor(server_name(self._rank))
         global_step = kwargs.get("global_steps")
         rollout_sha256 = await self._server.load_weights.remote(tensors, global_step)
-        self._updates.append(
-            {"global_step": global_step, "actor_sha256": actor_sha256, "rollout_sha256": rollout_sha256}
-        )
-        report.write(
-            "rollout_weights",
-            {
-                "rank": self._rank,
-                "node_ip": report.node_ip(),
-                "replica": self._rank,
-                "updates": self._updates,
-            },
-        )
+        update = {"global_step": global_step, "actor_sha256": actor_sha256, "rollout_sha256": rollout_sha256}
+        self._updates.append(update)
+        report.write("rollout_weights", {"rank": self._rank, "node_ip": report.node_ip(), "updates": self._updates})
         if rollout_sha256 != actor_sha256:
             raise RehearsalError(
                 f"after weight update {len(self._updates)} (global step {global_step}) replica {self._rank} holds "

@@ -73,14 +73,10 @@ class HFServer:
         )
 
     def _complete(self, request: Request) -> Completion:
-        completion: Completion
-        (completion,) = sample(
-            self._model, [request], eos_token_ids=self._eos_token_ids, pad_token_id=self._pad_token_id
-        )
-        if len(self._samples) < REPORTED_SAMPLES:
-            self._samples.append(
-                (self._global_step, _short(request.prompt_ids), request.seed, _short(completion.token_ids))
-            )
+        tokens = {"eos_token_ids": self._eos_token_ids, "pad_token_id": self._pad_token_id}
+        completion: Completion = sample(self._model, [request], **tokens)[0]
+        drawn = (self._global_step, _short(request.prompt_ids), request.seed, _short(completion.token_ids))
+        self._samples = [*self._samples, drawn][:REPORTED_SAMPLES]
         return completion
 
 

@@ -32,12 +32,8 @@ def apply(module: ModuleType) -> None:
         # Digits only: the part of a trajectory's key before the first "_" is its prompt's uid.
         module.uuid = SimpleNamespace(uuid4=lambda: f"{next(numbers):012d}")  # type: ignore[attr-defined]
         return
-    require(
-        module,
-        "ReplayBuffer._materialize_batch",
-        hook="order",
-        parameters=("partition_id", "selected_prompt_uids", "partition_snapshot"),
-    )
+    taken = ("partition_id", "selected_prompt_uids", "partition_snapshot")
+    require(module, "ReplayBuffer._materialize_batch", *taken, hook="order")
     require(module, "ReplayBuffer._wait_for_next_poll", hook="order")
     materialize_batch = module.ReplayBuffer._materialize_batch
     wait_for_next_poll = module.ReplayBuffer._wait_for_next_poll

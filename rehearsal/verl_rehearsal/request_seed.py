@@ -16,30 +16,19 @@ split between workers, or they would share seeds.
 import hashlib
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from verl_rehearsal.symbols import require
-
-if TYPE_CHECKING:
-    from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
 
 def apply(module: ModuleType) -> None:
     """Replace ``_run_agent_loop``; ``module`` is ``verl.experimental.agent_loop.agent_loop``."""
-    require(
-        module,
-        "AgentLoopWorker._run_agent_loop",
-        hook="request_seed",
-        parameters=("sampling_params", "trajectory"),
-    )
+    require(module, "AgentLoopWorker._run_agent_loop", "sampling_params", "trajectory", hook="request_seed")
     run_agent_loop = module.AgentLoopWorker._run_agent_loop
 
     # A plain function: Ray unwraps the methods of an actor class, and would call the original behind ``__wrapped__``.
     async def run_with_seed(
-        worker: "AgentLoopWorker",
-        sampling_params: Mapping[str, object],
-        trajectory: Mapping[str, object],
-        **rest: object,
+        worker: Any, sampling_params: Mapping[str, object], trajectory: Mapping[str, object], **rest: object
     ) -> object:
         rollout_n = rest.get("session_id", trajectory["rollout_n"])
         seed = request_seed(worker.config.data.get("seed") or 0, {**trajectory, "rollout_n": rollout_n})

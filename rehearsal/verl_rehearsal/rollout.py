@@ -22,7 +22,7 @@ def apply(module: ModuleType) -> None:
         require(module, "_ROLLOUT_REGISTRY", hook="rollout")
         module._ROLLOUT_REGISTRY[(NAME, "async")] = "verl_rehearsal.hf_rollout.HFRollout"
     else:
-        require(module, "RolloutReplicaRegistry.register", hook="rollout", parameters=("name", "loader"))
+        require(module, "RolloutReplicaRegistry.register", "name", "loader", hook="rollout")
         module.RolloutReplicaRegistry.register(NAME, _replica_class)
 
 

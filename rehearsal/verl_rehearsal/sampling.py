@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from verl_rehearsal.errors import RehearsalError
 
@@ -83,13 +84,11 @@ def sample(
     the other requests of the batch only by float rounding.
     """
     params = requests[0].params
-    longest = max(len(request.prompt_ids) for request in requests)
-    paddings = [longest - len(request.prompt_ids) for request in requests]
-    padded = [
-        [pad_token_id] * padding + list(request.prompt_ids) for padding, request in zip(paddings, requests, strict=True)
-    ]
-    input_ids = torch.tensor(padded)
-    attention_mask = torch.tensor([[0] * padding + [1] * (longest - padding) for padding in paddings])
+    prompts = [torch.tensor(request.prompt_ids) for request in requests]
+    input_ids = pad_sequence(prompts, batch_first=True, padding_value=pad_token_id, padding_side="left")
+    attention_mask = pad_sequence(
+        [torch.ones_like(prompt) for prompt in prompts], batch_first=True, padding_side="left"
+    )
     position_ids = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
     uniforms = torch.stack([_uniforms(request) for request in requests])
 
@@ -97,13 +96,8 @@ def sample(
     unfinished = torch.arange(len(requests))  # batch row -> request
     cache = None
     for step in range(params.max_tokens):
-        output = model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=cache,
-            use_cache=True,
-        )
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        output = model(**inputs, past_key_values=cache, use_cache=True)
         cache = output.past_key_values
         token_ids, log_probs = _choose(output.logits[:, -1].float(), params, uniforms[unfinished, step])
 

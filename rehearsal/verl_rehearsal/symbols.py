@@ -20,20 +20,17 @@ def verl_found() -> str:
     return f"verl {version} at {file}"
 
 
-def require(module: ModuleType, name: str, *, hook: str, parameters: tuple[str, ...] = ()) -> None:
-    """Check that ``module.<name>`` exists; ``name`` may be dotted, and ``parameters`` are those that the hook passes
-    on.
+def require(module: ModuleType, name: str, *parameters: str, hook: str) -> None:
+    """Check that ``module.<name>`` (it may be dotted) exists and takes the ``parameters`` that the hook passes on.
 
-    Raises RehearsalError if the symbol is missing or does not take one of the parameters.
+    Raises RehearsalError if not.
     """
     found: object = module
     for part in name.split("."):
         if not hasattr(found, part):
             raise unknown_verl(f"no {module.__name__}.{name}, which", hook)
         found = getattr(found, part)
-    if not parameters:
-        return
-    taken = inspect.signature(found).parameters if callable(found) else {}
+    taken = inspect.signature(found).parameters if parameters and callable(found) else {}
     for parameter in parameters:
         if parameter not in taken:
             raise unknown_verl(f"no parameter {parameter!r} in {module.__name__}.{name}, which", hook)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2ForTokenClassification
 
 from verl_rehearsal import sums
@@ -51,11 +52,8 @@ def build(actor_dir: Path, critic_dir: Path, *, seed: int) -> dict[str, float | 
     for trained, folder in ((model, actor_dir), (critic, critic_dir)):
         trained.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    return {
-        "sampled_accuracy": accuracy,
-        "warmup_steps": warmup_steps,
-        "seconds": round(time.monotonic() - started, 1),
-    }
+    seconds = round(time.monotonic() - started, 1)
+    return {"sampled_accuracy": accuracy, "warmup_steps": warmup_steps, "seconds": seconds}
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
@@ -102,18 +100,15 @@ def _supervised_batch(tokenizer: PreTrainedTokenizerFast) -> dict[str, torch.Ten
     """Return all sums with their answers as ``input_ids``, ``attention_mask`` and ``labels``, each (100, longest)."""
     prompts = [_prompt_ids(tokenizer, a, b) for a, b in PAIRS]
     answers = [tokenizer(sums.answer(a, b))["input_ids"] + [tokenizer.eos_token_id] for a, b in PAIRS]
-    rows = [
-        (prompt + reply, [IGNORED_LABEL] * len(prompt) + reply) for prompt, reply in zip(prompts, answers, strict=True)
-    ]
+    rows = list(zip(prompts, answers, strict=True))
 
     def padded(sequences: list[list[int]], padding: int) -> torch.Tensor:
-        longest = max(len(ids) for ids, _ in rows)
-        return torch.tensor([sequence + [padding] * (longest - len(sequence)) for sequence in sequences])
+        return pad_sequence([torch.tensor(each) for each in sequences], batch_first=True, padding_value=padding)
 
     return {
-        "input_ids": padded([ids for ids, _ in rows], tokenizer.pad_token_id),
-        "attention_mask": padded([[1] * len(ids) for ids, _ in rows], 0),
-        "labels": padded([labels for _, labels in rows], IGNORED_LABEL),
+        "input_ids": padded([prompt + reply for prompt, reply in rows], tokenizer.pad_token_id),
+        "attention_mask": padded([[1] * len(prompt + reply) for prompt, reply in rows], 0),
+        "labels": padded([[IGNORED_LABEL] * len(prompt) + reply for prompt, reply in rows], IGNORED_LABEL),
     }
 
 

@@ -15,11 +15,7 @@ from typing import Any
 from verl_rehearsal import report
 from verl_rehearsal.errors import RehearsalError
 
-TRAINERS = {
-    "ppo": "verl.trainer.main_ppo",
-    "grpo": "verl.trainer.main_ppo",
-    "sft": "verl.trainer.sft_trainer_ray",
-}
+TRAINERS = {"ppo": "verl.trainer.main_ppo", "grpo": "verl.trainer.main_ppo", "sft": "verl.trainer.sft_trainer_ray"}
 
 # With ? an override is left out where this verl's config lacks its key, with ! nothing may change it.
 _RL = (
@@ -95,8 +91,6 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # one thread a process: they share a few cores
     "HF_HUB_OFFLINE": "1",
 }
-_FILES = {"sft": ("sft_train", "sft_test")}
-_MODEL_KEY = {"sft": "model.path"}
 
 
 def command(workload: str, run: Path, model: Path, data: Path, overrides: Sequence[str]) -> list[str]:
@@ -109,12 +103,11 @@ def command(workload: str, run: Path, model: Path, data: Path, overrides: Sequen
             raise RehearsalError(
                 f"{need} does not exist: make it with 'python -m verl_rehearsal {made_by} {need.parent}'."
             )
-    train, val = _FILES.get(workload, ("train", "test"))
-    key = _MODEL_KEY.get(workload, "actor_rollout_ref.model.path")
+    prefix, model_key = ("sft_", "model.path") if workload == "sft" else ("", "actor_rollout_ref.model.path")
     own = [
-        f"data.train_files={data.absolute()}/{train}.parquet",
-        f"data.val_files={data.absolute()}/{val}.parquet",
-        f"{key}={model.absolute()}",
+        f"data.train_files={data.absolute()}/{prefix}train.parquet",
+        f"data.val_files={data.absolute()}/{prefix}test.parquet",
+        f"{model_key}={model.absolute()}",
         f"trainer.default_local_dir={run.absolute()}/checkpoints",
         f"hydra.run.dir={run.absolute()}/hydra",
         "trainer.logger=[console,file]",
@@ -125,11 +118,8 @@ def command(workload: str, run: Path, model: Path, data: Path, overrides: Sequen
         if _key(override) in fixed:
             raise RehearsalError(f"{override} is not possible in a rehearsal, which trains on CPUs: leave it out.")
     given = {_key(each) for each in overrides}
-    last = {_key(each): each for each in ours}  # the later of two wins: GRPO has its own batch size
-    return [
-        sys.executable, "-m", TRAINERS[workload],
-        *(each for key, each in last.items() if key not in given), *overrides,
-    ]  # fmt: skip
+    last = {_key(each): each for each in ours if _key(each) not in given}  # of two, as of GRPO's batch size
+    return [sys.executable, "-m", TRAINERS[workload], *last.values(), *overrides]
 
 
 def start(argv: list[str], run: Path) -> None:

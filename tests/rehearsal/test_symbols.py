@@ -9,16 +9,11 @@ import pytest
 from verl_rehearsal import (
     checkpoint_weights,
     cpu_platform,
-    critic,
-    device,
-    engine,
-    offload,
     order,
-    padding,
     request_seed,
     rollout,
-    trained_weights,
-    wrapping,
+    verl_on_cpu,
+    weights,
 )
 from verl_rehearsal.errors import RehearsalError
 
@@ -44,17 +39,16 @@ def sentence(verl, lack, hook):
 @pytest.mark.parametrize(
     ("hook", "module", "symbol"),
     [
-        (engine, "verl.workers.engine.base", "EngineRegistry.register"),
-        (device, "verl.utils.device", "get_nccl_backend"),
-        (padding, "verl.utils.attention_utils", "_get_attention_functions"),
-        (critic, "verl.utils.model", "load_valuehead_model"),
-        (offload, "verl.utils.fsdp_utils", "CPUOffloadPolicy"),
+        (verl_on_cpu, "verl.workers.engine.base", "EngineRegistry.register"),
+        (verl_on_cpu, "verl.utils.device", "get_nccl_backend"),
+        (verl_on_cpu, "verl.utils.attention_utils", "_get_attention_functions"),
+        (verl_on_cpu, "verl.utils.model", "load_valuehead_model"),
+        (verl_on_cpu, "verl.utils.fsdp_utils", "CPUOffloadPolicy"),
         (rollout, "verl.workers.rollout.base", "_ROLLOUT_REGISTRY"),
         (rollout, "verl.workers.rollout.replica", "RolloutReplicaRegistry.register"),
-        (wrapping, "verl.utils.fsdp_utils", "apply_fsdp2"),
         (cpu_platform, "verl.plugin.platform.platform_manager", "set_platform"),
         (checkpoint_weights, "verl.workers.engine.fsdp.transformer_impl", "FSDPEngine.save_checkpoint"),
-        (trained_weights, "verl.workers.engine.fsdp.transformer_impl", "FSDPEngine.optimizer_step"),
+        (weights, "verl.workers.engine.fsdp.transformer_impl", "FSDPEngine.optimizer_step"),
         (order, "verl.trainer.ppo.v1.trainer_base", "uuid.uuid4"),
         (order, "verl.trainer.ppo.v1.replay_buffer", "ReplayBuffer._materialize_batch"),
         (request_seed, "verl.experimental.agent_loop.agent_loop", "AgentLoopWorker._run_agent_loop"),
@@ -75,9 +69,9 @@ def test_a_parameter_that_is_gone(verl):
     module = types.ModuleType("verl.workers.engine.base")
     module.EngineRegistry = EngineRegistry
     with pytest.raises(RehearsalError) as error:
-        engine.apply(module)
+        verl_on_cpu.apply(module)
     lack = "no parameter 'device' in verl.workers.engine.base.EngineRegistry.register"
-    assert str(error.value) == sentence(verl, lack, "engine")
+    assert str(error.value) == sentence(verl, lack, "verl_on_cpu")
 
 
 def test_a_platform_that_is_asked_for_more(verl, monkeypatch):

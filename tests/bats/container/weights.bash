@@ -1,5 +1,5 @@
 # Did a job train? An exit status and metrics.jsonl can come from a trainer that trains nothing, so these read what the processes
-# with the weights reported themselves (rehearsal/verl_rehearsal/trained_weights.py and checkpoint_weights.py).
+# with the weights reported themselves (rehearsal/verl_rehearsal/weights.py and checkpoint_weights.py).
 # shellcheck shell=bash
 
 # weights::changed JOB_DIR: on each worker that the job has, each step of the optimizer of each model left weights that were not there
