@@ -274,19 +274,6 @@ def test_a_fact_that_is_accepted_and_that_no_run_has_is_named(tmp_path):
     assert "no run has recorded profil, which may differ" in verdict.notes
 
 
-def test_a_session_needs_the_same_cases_on_both_sides(tmp_path):
-    (run,) = recorded(tmp_path, "sft-0.7.1")
-    with pytest.raises(CannotJudge) as refused:
-        judge.session({"ppo": [run], "sft": [run]}, {"sft": [run]})
-    assert str(refused.value) == "A has runs of ppo, and B has none: run the same cases with A and B."
-
-
-def test_a_session_has_a_verdict_for_each_case(tmp_path):
-    a = {name: recorded(tmp_path, *runs) for name, runs in {"grpo": A, "sft": ("sft-0.9.1-1", "sft-0.9.1-2")}.items()}
-    b = {"grpo": [changed(tmp_path, A[0])], "sft": recorded(tmp_path, "sft-0.7.1")}
-    assert [(each.case, each.word) for each in judge.session(a, b)] == [("grpo", Word.IDENTICAL), ("sft", Word.CHANGED)]
-
-
 # ---- comparable
 
 

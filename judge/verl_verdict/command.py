@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NoReturn
 
-from verl_verdict import gate, history, judge, memory, readers, speed, verdict_text, verdicts
+from verl_verdict import history, judge, memory, preconditions, readers, speed, verdict_text, verdicts
 from verl_verdict.errors import CannotJudge
 from verl_verdict.readers import Reader
 from verl_verdict.records import Run
@@ -155,7 +155,7 @@ def _history(options: argparse.Namespace, known: Sequence[Reader]) -> None:
     from verl_verdict import history_page
 
     runs = [readers.read(path, known) for path in options.runs]
-    gate.no_copies(runs)
+    preconditions.no_copies(runs)
     points = [_point(path, run, at) for at, (path, run) in enumerate(zip(options.runs, runs, strict=True), start=1)]
     page = history_page.Page(history.groups_of(points))
     if not any(group.points for group in page.groups):
@@ -173,7 +173,7 @@ def _history(options: argparse.Namespace, known: Sequence[Reader]) -> None:
 def _point(path: Path, run: Run, number: int) -> history.Point:
     """A record tells neither when it was made nor of which code: the file's time is shown, and each run counts as another code."""
     if not run.workload:
-        raise gate.no_workload(str(path))
+        raise preconditions.no_workload(str(path))
     return history.Point(
         run=run,
         case=run.workload,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from verl_verdict.records import Run
@@ -35,15 +35,19 @@ def shown(text: str | None) -> str:
 
 def facts(a: Run, b: Run) -> list[Difference]:
     """The facts that differ, of those that both runs have recorded; an override or a variable on one side only differs, too."""
-    if not a.facts or not b.facts:
-        return []
-    named = sorted(a.facts.keys() | b.facts.keys())
-    return [
-        Difference(name, a.facts.get(name), b.facts.get(name))
-        for name in named
-        if a.facts.get(name) != b.facts.get(name)
-        and ((name in a.facts and name in b.facts) or name.startswith(_SAID_BY_ONE))
-    ]
+    found = _differing(a.facts, b.facts)
+    return [each for each in found if None not in (each.a, each.b) or each.name.startswith(_SAID_BY_ONE)]
+
+
+def config(a: Run, b: Run) -> list[Difference]:
+    """Where verl's resolved configs differ: changed defaults, new and removed keys."""
+    return _differing(a.config, b.config)
+
+
+def _differing(a: Mapping[str, str], b: Mapping[str, str]) -> list[Difference]:
+    """What differs, by name; nothing if a side has recorded nothing."""
+    names = sorted(a.keys() | b.keys()) if a and b else []
+    return [Difference(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)]
 
 
 def not_accepted(found: list[Difference], accept: Collection[str]) -> list[Difference]:
@@ -55,17 +59,6 @@ def not_compared(a: Run, b: Run) -> list[str]:
     """What should be equal and was not recorded by both."""
     expected = ("profile", "model", "dataset", "devices", "nodes", *RECORDED_BY_SESSIONS)
     return [name for name in expected if name not in a.facts or name not in b.facts]
-
-
-def config(a: Run, b: Run) -> list[Difference]:
-    """Where verl's resolved configs differ: changed defaults, new and removed keys."""
-    if not a.config or not b.config:
-        return []
-    return [
-        Difference(key, a.config.get(key), b.config.get(key))
-        for key in sorted(a.config.keys() | b.config.keys())
-        if a.config.get(key) != b.config.get(key)
-    ]
 
 
 def explaining(found: list[Difference], pattern: str) -> list[Difference]:

@@ -84,8 +84,6 @@ def opposite_sign(a: Run, b: Run, found: Comparison, *, is_exact: bool) -> Diffe
 
 
 _GRADIENTS = ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")
-
-
 _NEVER_ZERO = {
     **dict.fromkeys(_GRADIENTS, "B does not train"),
     "critic/advantages/max": "its rewards train nothing",
@@ -121,11 +119,8 @@ def scaled(a: Run, b: Run) -> dict[str, float]:
         scale = metrics.scale_of(name, b.series)
         pairs = [(value, b.series[name][step]) for step, value in a.series[name].items() if step in b.series[name]]
         limit = _SCALED * scale * min(abs(factor - 1), 1.0)
-        if (
-            factor <= 0
-            or len(pairs) < _FEWEST_SCALED
-            or not all(abs(factor * mine - other) <= limit for mine, other in pairs)
-        ):
+        is_one_factor = all(abs(factor * mine - other) <= limit for mine, other in pairs)
+        if factor <= 0 or len(pairs) < _FEWEST_SCALED or not is_one_factor:
             return {}
     return apart
 

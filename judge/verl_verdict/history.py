@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from statistics import median_low
 from typing import TypeVar
 
-from verl_verdict import changes, comparable, cost, diagnosis, exact, gate, metrics, speed
+from verl_verdict import changes, comparable, cost, diagnosis, exact, metrics, preconditions, speed
 from verl_verdict.comparable import Difference
 from verl_verdict.metrics import Decisive
 from verl_verdict.records import Run
@@ -151,9 +151,8 @@ def change_points(groups: Iterable[Group]) -> list[list[Change]]:
     """What each change of code has changed in all groups, the worst first; the change points are in the order of time."""
     found = [change for group in groups for trend in group.trends for change in trend.changes]
     points = _by(found, lambda change: (change.first.series, change.first.tree))
-    return sorted(
-        (sorted(each, key=lambda change: change.rank) for each in points), key=lambda each: each[0].first.time
-    )
+    worst_first = [sorted(each, key=lambda change: change.rank) for each in points]
+    return sorted(worst_first, key=lambda each: each[0].first.time)
 
 
 def groups_of(points: Iterable[Point]) -> list[Group]:
@@ -181,9 +180,8 @@ class _Found:
 
     def takes(self, point: Point) -> bool:
         mine = self.points[0]
-        starts = {
-            min(each.run.steps) for each in (*self.points, point) if each.run.steps
-        }  # one that continues another begins later
+        # One that continues another begins later.
+        starts = {min(each.run.steps) for each in (*self.points, point) if each.run.steps}
         is_like = (point.case, point.run.workload) == (mine.case, mine.run.workload) and len(starts) < 2
         return is_like and not any(comparable.facts(run, point.run) for run in self.distinct)
 
@@ -196,7 +194,7 @@ class _Found:
 def _judged(points: Sequence[Point], number: int, first: Point) -> Group:
     ended = [point.run.last_step for point in points if not (point.run.failure or point.run.unfinished)]
     last = median_low(ended) if ended else 0
-    why = [gate.why_unusable(point.compared, last) for point in points]
+    why = [preconditions.why_unusable(point.compared, last) for point in points]
     left = [Left(str(point), reason) for point, reason in zip(points, why, strict=True) if reason]
     usable = [point for point, reason in zip(points, why, strict=True) if not reason]
     repeating = repeats(usable)
@@ -271,11 +269,8 @@ def _exact(
     known = {id(point): value for point, value in values}
     found: dict[tuple[str, str], Change] = {}
     for last, first in differing:
-        if (
-            id(last) not in known
-            or id(first) not in known
-            or metrics.is_redefined(name, last.run.series, first.run.series)
-        ):
+        is_redefined = metrics.is_redefined(name, last.run.series, first.run.series)
+        if is_redefined or not {id(last), id(first)} <= known.keys():
             continue
         before, after = known[id(last)], known[id(first)]
         if abs(after - before) > exact.ROUNDING * metrics.scale_of(name, last.run.series):

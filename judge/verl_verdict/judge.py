@@ -1,6 +1,6 @@
 """From runs to a verdict.
 
-The order: may the runs be compared (gate.py, by the differences that comparable.py lists), exactly where A repeats itself (exact.py), by
+The order: may the runs be compared (preconditions.py, by the differences that comparable.py lists), exactly where A repeats itself (exact.py), by
 statistics where it does not (sampled.py), and whether a value of B is outside all that A does (outliers.py). It fails closed: whatever
 cannot be judged is never the same.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from verl_verdict import comparable, diagnosis, exact, gate, memory, metrics, outliers, pairing, sampled
+from verl_verdict import comparable, diagnosis, exact, memory, metrics, outliers, pairing, preconditions, sampled
 from verl_verdict.diagnosis import Diagnosis, listed
 from verl_verdict.errors import CannotJudge
 from verl_verdict.exact import Comparison, OneSided, Outcome
@@ -63,16 +63,6 @@ class _Case:
         return min(self.compared, key=lambda each: exact.worst_first(each[1]))
 
 
-def session(runs_a: Mapping[str, Sequence[Run]], runs_b: Mapping[str, Sequence[Run]]) -> list[Verdict]:
-    """The verdict on each case: the cases of A and B are the same ones."""
-    for mine, other, side in ((runs_a, runs_b, "A"), (runs_b, runs_a, "B")):
-        if lacking := [name for name in mine if name not in other]:
-            raise CannotJudge(
-                f"{side} has runs of {', '.join(lacking)}, and {'B' if side == 'A' else 'A'} has none: run the same cases with A and B."
-            )
-    return [case(runs_a[name], runs_b[name], name=name) for name in runs_a]
-
-
 def case(
     runs_a: Sequence[Run],
     runs_b: Sequence[Run],
@@ -90,16 +80,16 @@ def case(
     differ. `deterministic` says whether A repeats itself, if the caller knows; else two runs of A with one seed tell.
     `perturbed` are runs of A whose last bit was changed: what they do is noise.
     """
-    workload = gate.one_workload(runs_a, runs_b, perturbed)
-    gate.no_copies([*runs_a, *runs_b, *perturbed])
+    workload = preconditions.one_workload(runs_a, runs_b, perturbed)
+    preconditions.no_copies([*runs_a, *runs_b, *perturbed])
     left_out = _left_out([*runs_a, *runs_b], ignore)
     base = Verdict(case=name or workload, word=Word.INCONCLUSIVE, reason="", workload=workload, notes=tuple(left_out))
     asked, decisive = decisive, _without(decisive, ignore)
     runs_a, runs_b, perturbed = ([run.without(ignore) for run in runs] for runs in (runs_a, runs_b, perturbed))
     early = (
-        gate.incomparable(base, runs_a, runs_b, accept)
-        or gate.unusable_a(base, runs_a, runs_b)
-        or gate.failed_b(base, runs_a, runs_b)
+        preconditions.incomparable(base, runs_a, runs_b, accept)
+        or preconditions.unusable_a(base, runs_a, runs_b)
+        or preconditions.failed_b(base, runs_a, runs_b)
     )
     if early:
         return early
@@ -199,7 +189,7 @@ def _measured(runs_a: Sequence[Run], perturbed: Sequence[Run]) -> tuple[list[tup
             raise CannotJudge(
                 f"The perturbed run '{run.name}' has the seed of no run of A ({run.seed}): perturb a run of A."
             )
-        why = gate.why_unusable(run, original.last_step) or _why_no_measure(original, run)
+        why = preconditions.why_unusable(run, original.last_step) or _why_no_measure(original, run)
         if why:
             unused.append(f"the perturbed run '{run.name}' measures nothing, because {why}")
         else:

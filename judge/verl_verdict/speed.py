@@ -58,9 +58,7 @@ def phases(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[Phase]:
 
 def case(runs_a: Sequence[Run], runs_b: Sequence[Run], *, name: str = "speed", profile: str | None = None) -> Verdict:
     """The verdict on the speed of B. Ratios are judged, so they are compared as logarithms."""
-    base = Verdict(
-        case=name, word=Word.INCONCLUSIVE, reason="", workload=runs_a[0].workload, how="medians of timing_s/step"
-    )
+    base = Verdict(name, Word.INCONCLUSIVE, "", workload=runs_a[0].workload, how=f"medians of {STEP}")
     unusable = [run.name for run in (*runs_a, *runs_b) if not (seconds(run) or 0) > 0]
     if unusable:
         reason = f"'{unusable[0]}' has no {STEP} after its first step: verl's SFT trainer records none, and a run needs two steps"

@@ -23,27 +23,19 @@ class Word(enum.Enum):
     INCOMPARABLE = "incomparable"
 
 
+# The exit statuses, the worst verdict first: the worst case decides for all.
 STATUS = {
-    Word.IDENTICAL: 0,
-    Word.SAME: 0,
-    Word.IMPROVED: 0,
     Word.REGRESSED: 9,
+    Word.INCOMPARABLE: 12,
     Word.CHANGED: 10,
     Word.INCONCLUSIVE: 11,
-    Word.INCOMPARABLE: 12,
+    Word.IMPROVED: 0,
+    Word.SAME: 0,
+    Word.IDENTICAL: 0,
 }
+_WORST_FIRST = tuple(STATUS)
 # A CI may take these for success. Never a regression, nor runs that cannot be compared.
 ALLOWABLE = (Word.CHANGED, Word.INCONCLUSIVE)
-# The worst case decides for all.
-_WORST_FIRST = (
-    Word.REGRESSED,
-    Word.INCOMPARABLE,
-    Word.CHANGED,
-    Word.INCONCLUSIVE,
-    Word.IMPROVED,
-    Word.SAME,
-    Word.IDENTICAL,
-)
 
 
 @dataclass(frozen=True)
@@ -75,7 +67,7 @@ class Verdict:
     config: tuple[comparable.Difference, ...] = ()  # verl's resolved config
     files: tuple[
         str, ...
-    ] = ()  # of verl, loaded by A and B, that differ; those that define the first difference come first
+    ] = ()  # of verl, loaded by A and B, that differ, the likely cause of the first difference first
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     pairs_needed: int | None = None
