@@ -41,6 +41,7 @@ SUBCOMMANDS = {
     "snapshot": _Subcommand("make or check a snapshot of verl", "store.snapshot"),
     "secrets": _Subcommand("which secrets a JobSpec names", "submit.needed_secrets"),
     "submit": _Subcommand("submit a JobSpec", "submit.submit"),
+    "precheck": _Subcommand("check a JobSpec where no cluster is", "submit.precheck"),
     "export": _Subcommand("print a file that runs a JobSpec elsewhere", "submit.export_command"),
     "submit-exported": _Subcommand("submit the request of such a file", "submit.submit_exported"),
     "resume": _Subcommand("continue a job as a new attempt", "submit.resume", run="run_resume"),

@@ -18,11 +18,12 @@ job::submit_shipped() {
 job::submit() {
   local spec=$1 stream args=("--via=${2:-sdk}") members=()
   cli::temp_dir stream
-  job::_request args members "$stream" "$spec"
+  job::_make_code
+  job::request args members "$stream" "$spec"
   job::_debugger args
   [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
   [[ $DRY_RUN == 1 ]] || ! grep -q secrets "${stream}/job_spec" ||
-    secret::read_all "$spec" --spec-name "$spec" <"${stream}/job_spec"
+    secret::read_all "$spec" helper::run_in head secrets --spec-name "$spec" <"${stream}/job_spec"
   job::_begin "$stream" members submit "${args[@]}"
 }
 
@@ -30,7 +31,8 @@ job::submit() {
 job::export() {
   local stream knob args=("--to=${TO}" "$(job::_deadlines)") members=()
   cli::temp_dir stream
-  job::_request args members "$stream" "$1"
+  job::_make_code
+  job::request args members "$stream" "$1"
   compose::export_words args "$TO"
   for knob in "${KNOB_NAMES[@]}"; do
     [[ ${ENV_ORIGIN[$knob]} != "$ENV_TYPED" ]] || args+=("--given=${knob}=${!knob}")
@@ -39,17 +41,21 @@ job::export() {
     log::while 'composing the config' -- helper::run_in head export "${args[@]}"
 }
 
-# job::_request ARGS MEMBERS DIR SPEC: what `make submit` asks for, as words of the array ARGS; its files in DIR, named in MEMBERS.
-job::_request() {
+# job::_make_code: with CODE_ID=auto, CODE_ID becomes the snapshot of VERL_SOURCE, which is made if there is none.
+job::_make_code() {
+  local made
+  [[ $CODE_ID == auto ]] || return 0
+  made=$(snapshot::resolve VERL_SOURCE) # not an argument, because its status would be lost
+  env::give CODE_ID "$made"
+}
+
+# job::request ARGS MEMBERS DIR SPEC: what `make submit` asks for, as words of the array ARGS; its files in DIR, named in MEMBERS.
+job::request() {
   # shellcheck disable=SC2178  # namerefs to arrays
   local -n _words=$1 _names=$2
-  local stream=$3 spec=$4 made
+  local stream=$3 spec=$4
   env::tell_unused
   _names+=(job_spec ray_config)
-  if [[ $CODE_ID == auto ]]; then
-    made=$(snapshot::resolve VERL_SOURCE) # not an argument, because its status would be lost
-    env::give CODE_ID "$made"
-  fi
   job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
   job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
   # Each value is one word with its option, so a value may begin with a dash.
@@ -81,7 +87,7 @@ job::again() {
   cli::temp_dir stream
   [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
   job::_debugger args
-  [[ $DRY_RUN == 1 ]] || secret::read_all "the JobSpec of ${JOB}" --job "$JOB" </dev/null
+  [[ $DRY_RUN == 1 ]] || secret::read_all "the JobSpec of ${JOB}" helper::run_in head secrets --job "$JOB" </dev/null
   job::_overrides args members "$stream"
   job::_begin "$stream" members "$1" "${args[@]}"
 }

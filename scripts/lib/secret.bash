@@ -8,13 +8,13 @@ readonly SECRET_READ=65537
 declare -gA _SECRET_VALUES=()
 declare -ga _SECRETS_PLANTED=()
 
-# secret::read_all ORIGIN ARGS...: reads each secret of a JobSpec, which the user knows as ORIGIN. The helper's subcommand `secrets`
-# lists them; it gets ARGS and our stdin.
+# secret::read_all ORIGIN COMMAND...: reads each secret of a JobSpec, which the user knows as ORIGIN. COMMAND lists them, as the helper's
+# subcommand `secrets` does.
 secret::read_all() {
   local - spec=$1 name file named=()
   set +x
   shift
-  output::read_words named helper::run_in head secrets "$@"
+  output::read_words named "$@"
   set -- "${named[@]}"
   while (($# > 0)); do
     name=$1 file=$2

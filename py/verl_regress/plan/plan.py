@@ -162,30 +162,57 @@ def _less_lists(packages: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if packages is None else {key: value for key, value in packages.items() if key not in ("lists", "head")}
 
 
-def make(root: SharedRoot, request: Request) -> Plan:
-    """Plan the submission of a new job, or of a further attempt of one. Raises BadInput.
+@dataclass(frozen=True)
+class Draft:
+    """What a request decides before the snapshot and the inputs are read, which may not be there yet."""
+
+    code_id: str
+    code_origin: str
+    paths: JobPaths
+    driver: Driver
+    environment: Environment
+    overrides: list[Override]
+
+
+def draft(root: SharedRoot, request: Request) -> Draft:
+    """Check the request itself, and merge its layers. Raises BadInput.
 
     Precedence, highest first: command line, JobSpec, base config, knobs.
     """
     plain_secrets.check(request)  # first: other messages quote overrides and variables
     _check_shared_root(root, request)
-    code = _code(root, request)
-    job = _job_dir(root, request, code)
+    code_id, origin = _code_named(root, request)
+    job = _job_dir(root, request, code_id)
     paths = _paths(root, request, job)
     overrides = _overrides(root, request, paths)
     driver = _driver(request, job)
-    environment = Environment.build(root, request, code.path, job)
+    environment = Environment.build(root, request, root.snapshots / code_id, job)
     _check_size(overrides, environment.variables)
+    return Draft(code_id, origin, paths, driver, environment, overrides)
+
+
+def compose_draft(request: Request, made: Draft, code_path: Path, record: Mapping[str, Any]) -> Composed:
+    """Compose a draft with the config of the verl at `code_path`, as `compose` does, and check what both decide. Raises BadInput."""
+    composed = compose(code_path, record, request.workload.module, made.overrides)
+    ray_init.check(composed, made.environment)
+    return composed
+
+
+def make(root: SharedRoot, request: Request) -> Plan:
+    """Plan the submission of a new job, or of a further attempt of one. Raises BadInput."""
+    made = draft(root, request)
+    paths, environment = made.paths, made.environment
+    path = root.snapshots / made.code_id
+    code = Code(path, snapshot.load(root, made.code_id, made.code_origin), made.code_origin)
     snapshot.need_whole(code.path, code.record, f"CODE_ID={code.code_id} (from {code.origin})")
-    composed = compose(code.path, code.record, request.workload.module, overrides)
+    composed = compose_draft(request, made, code.path, code.record)
     reward_fn.check_function(root, composed.reward, paths.reward_fn, request.spec.origin, composed.overrides)
-    ray_init.check(composed, environment)
     caches = tuple(inputs.caches(root, environment))
     code_dirs = tuple(dict.fromkeys(_python_path(root, environment, code)))
-    read = inputs.find(root, environment, job, composed, _artefacts(root, request, paths))
+    read = inputs.find(root, environment, paths.job, composed, _artefacts(root, request, paths))
     reward_call.check(root, code.path, code.record, composed)
     contents.check(root, request.workload, composed, read)
-    return Plan(request, code, paths, driver, environment, composed, read, code_dirs, caches)
+    return Plan(request, code, paths, made.driver, environment, composed, read, code_dirs, caches)
 
 
 def _check_size(overrides: Iterable[Override], variables: Mapping[str, str]) -> None:
@@ -224,7 +251,8 @@ def _check_shared_root(root: SharedRoot, request: Request) -> None:
         )
 
 
-def _code(root: SharedRoot, request: Request) -> Code:
+def _code_named(root: SharedRoot, request: Request) -> tuple[str, str]:
+    """The code id of the snapshot, and who named it. Raises BadInput."""
     spec, said = request.spec, request.said
     if said.code_id is not None:
         code_id, origin = said.code_id, "the command line"
@@ -240,10 +268,10 @@ def _code(root: SharedRoot, request: Request) -> Code:
         code_id, origin = spec.code_id, spec.origin
     else:
         code_id, origin = request.defaults.code_id, "the knob CODE_ID"
-    return Code(root.snapshots / code_id, snapshot.load(root, code_id, origin), origin)
+    return ids.check_name(code_id, snapshot.KNOB), origin
 
 
-def _job_dir(root: SharedRoot, request: Request, code: Code) -> JobDir:
+def _job_dir(root: SharedRoot, request: Request, code_id: str) -> JobDir:
     """The directory of the attempt, which must not exist yet."""
     spec, said, attempt = request.spec, request.said, request.attempt
     if attempt is not None:
@@ -253,7 +281,7 @@ def _job_dir(root: SharedRoot, request: Request, code: Code) -> JobDir:
     elif spec.submission_id is not None:
         job = JobDir(root.jobs / ids.check(spec.submission_id, spec.origin))
     else:
-        job = JobDir(root.jobs / ids.make(spec.workload, code.code_id))
+        job = JobDir(root.jobs / ids.make(spec.workload, code_id))
     escape = root.escape_of(root.jobs)
     if escape is not None:
         raise BadInput(f"{root.jobs} cannot take a job's directory: {escape}; make it a directory of its own.")

@@ -98,7 +98,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             "dirty": dirty,
             "tree_sha256": tree_sha256,
             "file_count": file_count,
-            "verl_version": _verl_version(directory),
+            "verl_version": verl_version(directory),
             "requirements": requirements.declared(directory, metadata),
             "created": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
         }
@@ -287,7 +287,8 @@ def _compile(directory: Path, target: Path) -> None:
     )
 
 
-def _verl_version(directory: Path) -> str:
+def verl_version(directory: Path) -> str:
+    """What the verl in this directory calls its version."""
     file = directory / "verl" / "version" / "version"
     return file.read_text(encoding="utf-8").strip() if file.is_file() else "unknown"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 
 from verl_regress.base import documents
-from verl_regress.base.jobspec import JobSpec, secrets_in
+from verl_regress.base.jobspec import JobSpec, Secret, secrets_in
 from verl_regress.jobs import find
 from verl_regress.secrets import job_secrets
 
@@ -24,6 +25,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         text = documents.text_of(sys.stdin.buffer.read(), args.spec_name)
         found = job_secrets.named(JobSpec.from_document(documents.parse(text, args.spec_name, "jobspec")))
-    for secret in found:
-        sys.stdout.write(f"{secret.name}\0{secret.file or ''}\0")
+    show(found)
     return 0
+
+
+def show(secrets: Iterable[Secret]) -> None:
+    """Print their names and files, each ended by a NUL."""
+    for secret in secrets:
+        sys.stdout.write(f"{secret.name}\0{secret.file or ''}\0")

@@ -17,6 +17,49 @@ batch::load() {
   WORKDIR=$(realpath -m -- "$WORKDIR")
 }
 
+# batch::check: refuses, before anything waits in Slurm's queue, a JobSpec, overrides and secrets that the job would refuse. The overrides
+# need verl's config: the snapshot, or the source that it is made of.
+batch::check() {
+  local spec=$JOBSPEC stream root=$SHARED_ROOT source args=() members=()
+  [[ $BATCH_DO == submit ]] || return 0
+  [[ -n $spec ]] || spec=$(job::spec_of "$WORKLOAD")
+  [[ -z $HOSTS_FILE ]] || root="${WORKDIR}/shared"
+  cli::temp_dir stream
+  job::request args members "$stream" "$spec"
+  args+=("--root-here=${root}")
+  source=$(batch::_source)
+  [[ -z $source ]] || args+=("--source=${source}")
+  tar -C "$stream" -c --files-from=/dev/null -- "${members[@]}" >"${stream}/all"
+  secret::read_all "$spec" batch::_helper precheck "${args[@]}" <"${stream}/all"
+}
+
+# batch::_source: the verl that the job makes its snapshot of, if it is on this machine.
+batch::_source() {
+  local tree
+  batch::_makes_snapshot || return 0
+  case $VERL_SOURCE in
+    path:*) tree=$(env::path "${VERL_SOURCE#path:}") ;;
+    pypi:*) tree=$(snapshot::pypi_cache "${VERL_SOURCE#pypi:}") ;;
+    *) return 0 ;;
+  esac
+  [[ ! -r ${tree}/verl/__init__.py ]] || printf '%s\n' "$tree"
+}
+
+# batch::_helper ARGS...: a subcommand on this machine: by the Python of the hosts, if it is here, too, and has what a plan needs, or else
+# by that of .venv.
+batch::_helper() {
+  local python
+  python=$(PATH="${NODES_PATH:+${NODES_PATH}:}${PATH}" type -P python3) || python=''
+  if [[ -z $python ]] || ! "$python" -c 'import hydra, yaml' 2>/dev/null; then
+    venv::ensure </dev/null
+    python="${VENV_DIR}/bin/python"
+  fi
+  "$python" -B "${REPO_DIR}/py/run.py" --shared-root "$SHARED_ROOT" "--terminal=$(log::columns)" --no-ray "$@"
+}
+
+# batch::_makes_snapshot: a snapshot that the user only names exists already.
+batch::_makes_snapshot() { ! env::is_given CODE_ID || env::is_given VERL_SOURCE; }
+
 # batch::print: the script, on stdout. It has every option and every knob that the user set, and nothing else of the environment but
 # how to find commands.
 batch::print() {
@@ -55,8 +98,8 @@ exit "\$status"
 BODY
 }
 
-# batch::_goals VARIABLE: what make does in the allocation. A snapshot that the user only names exists already. The first host's engine may
-# not have the node image yet; the others get it from there.
+# batch::_goals VARIABLE: what make does in the allocation. The first host's engine may not have the node image yet; the others get it
+# from there.
 batch::_goals() {
   local -n _goals=$1
   case $BATCH_DO in
@@ -67,7 +110,7 @@ batch::_goals() {
       ;;
     *)
       _goals='up prepare snapshot submit'
-      ! env::is_given CODE_ID || env::is_given VERL_SOURCE || _goals='up prepare submit'
+      batch::_makes_snapshot || _goals='up prepare submit'
       ;;
   esac
   ! hosts::are_allocated || _goals="build ${_goals}"

@@ -22,7 +22,7 @@ sent() {
     helper::run_in() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root / "$@"; }
     eval "$3"
     open=(/proc/$$/fd/*)
-    secret::read_all "my.yaml" --spec-name "my.yaml" <"$2"
+    secret::read_all "my.yaml" helper::run_in head secrets --spec-name "my.yaml" <"$2"
     left=(/proc/$$/fd/*) && [[ ${left[*]} == "${open[*]}" ]] || exit 9 # a file is still open
     secret::print_all | tr "\0" "|"' scripts/any "$REPO" "$SPEC" "${FIRST-}"
 }

@@ -8,6 +8,7 @@ setup() {
   load ../test_helper
   sandbox::make
   stub_slurm
+  stub python3 # what it is asked to check is fine
 }
 
 # in_slurm [KNOB=VALUE...] ARGV...: a function of the libraries in the allocation 3012.
@@ -169,6 +170,51 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   sandbox::run scripts/45_slurm.sh
   assert_status 1
   [[ $output == *'error   Slurm refused the job (sbatch: Batch job submission failed: Invalid account): correct the knobs BATCH_…; the script is '* ]] || fail 'another sentence'
+}
+
+# checked [KNOB=VALUE...]: make slurm, with a Python that checks, and a verl that has one trainer.
+checked() {
+  local verl="${BOX}/my verl/verl"
+  stub python3 'exec "${BOX}/the repo/.venv/bin/python" "$@"'
+  stub sbatch 'echo 7'
+  ln -sf "$(type -P readlink)" "${BOX}/bin"
+  ln -sfn "${REPO}/.venv" "${HERE}/.venv"
+  mkdir -p "${verl}/trainer/config" "${verl}/version"
+  echo 0.9.1 >"${verl}/version/version"
+  : >"${verl}/__init__.py"
+  printf '%s\n' 'import hydra' '@hydra.main(config_path="config", config_name="ppo_trainer")' 'def main(config): pass' >"${verl}/trainer/main_ppo.py"
+  echo 'trainer: {total_epochs: 1, logger: [console], save_freq: 1, project_name: x, experiment_name: x, default_local_dir: x}
+data: {train_files: x, val_files: x}
+algorithm: {adv_estimator: x}
+actor_rollout_ref: {model: {path: x}}' >"${verl}/trainer/config/ppo_trainer.yaml"
+  printf '%s\n' 'address: http://x' 'entrypoint_num_cpus: 1' 'entrypoint_resources: {worker_node: 1}' >"${BOX}/base.yaml"
+  sandbox::run JOBSPEC="${BOX}/spec.yaml" RAY_BASE_CONFIG="${BOX}/base.yaml" "$@" scripts/45_slurm.sh
+}
+
+@test "make slurm refuses at once what its job would refuse after the queue" {
+  cat >"${BOX}/spec.yaml" <<'SPEC'
+workload: grpo
+secrets: [{name: WANDB_API_KEY}]
+SPEC
+  checked WANDB_API_KEY=notarealkey
+  assert_error 2 "The secret WANDB_API_KEY (from ${BOX}/spec.yaml) comes from the environment, which a batch job does not have: give it a 'file: PATH' in the JobSpec."
+  cat >"${BOX}/spec.yaml" <<SPEC
+workload: grpo
+secrets: [{name: WANDB_API_KEY, file: ${BOX}/key}]
+SPEC
+  checked
+  assert_error 2 "The file of the secret WANDB_API_KEY (from ${BOX}/spec.yaml) is not a readable file on this machine: name one that is."
+  echo notarealkey >"${BOX}/key"
+  checked VERL_SOURCE="path:${BOX}/my verl" OVERRIDES=trainer.totl_epochs=1
+  assert_error 2 "The override 'trainer.totl_epochs=1' (from OVERRIDES) sets a key that ppo_trainer of CODE_ID=codeA (verl 0.9.1) lacks: did you mean trainer.total_epochs? To add a new key, write '+trainer.totl_epochs=1'."
+  refute_called sbatch
+  checked VERL_SOURCE="path:${BOX}/my verl" OVERRIDES=trainer.total_epochs=2
+  assert_status 0
+  assert_line 7
+  refute_text 'checked in the job'
+  checked SHARED_ROOT=/no/such/root CODE_ID=codeB OVERRIDES=trainer.totl_epochs=1
+  assert_status 0
+  assert_line "        The overrides are checked in the job, because CODE_ID=codeB (from the command line) is not in /no/such/root/common/code/verl on this machine, nor is a source of it."
 }
 
 @test "without PROFILE a batch job is for GPUs, whatever this machine has, and says so" {
