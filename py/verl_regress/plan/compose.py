@@ -26,6 +26,7 @@ from verl_regress.plan.values import Values
 
 # Text that Hydra and OmegaConf add to their messages, for readers of their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
+_NO_KEY = "Could not override '"  # begins Hydra's message
 _SHOWN = 3
 CONFIG = "verl's config"  # the origin of what no layer sets
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
@@ -80,40 +81,35 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
     """
     snapshot = f"CODE_ID={code['code_id']} (verl {code['verl_version']})"
     directory, name = _config_of(code_path, module, snapshot)
-    kept, left_out = list(overrides), list[Override]()
     # Imported here: Hydra costs the other subcommands more than all the rest together.
     from hydra import initialize_config_dir
 
     checks = Values(code_path, f"verl {code['verl_version']}")
-    with initialize_config_dir(str(directory), version_base=None), _without_verl(), _fast_yaml(), _noted() as own:
-        while True:
-            try:
-                config = _compose(name, kept)
-                strays = _strays(name, kept)
-                if strays:
-                    kept = [override for override in kept if override not in strays]
-                    left_out += strays
-                    continue
-                value = partial(_value, config)
-                for override in kept:
-                    if override.text in own.changes and override.origin != OURS:
-                        checks.need_type(override.shown, override.text, *own.changes[override.text], value)
-                        if not override.optional:
-                            checks.need_read(override.shown, override.text, value)
-                _check_counts(value, kept)
-                return Composed(
-                    tuple(kept),
-                    tuple(left_out),
-                    text=_as_yaml(config, kept),
-                    devices=Devices.from_config(value),
-                    reward=Function.from_config(value),
-                )
-            except _HydraRefused as refused:
-                culprit = refused.culprit
-                if culprit is None or not culprit.optional or not refused.lacks_key:
-                    raise _sentence(refused, name, own.config, snapshot) from None
-                kept.remove(culprit)
-                left_out.append(culprit)
+    with (
+        initialize_config_dir(str(directory), version_base=None),
+        _without_verl(),
+        _fast_yaml(),
+        _noted(overrides) as own,
+    ):
+        try:
+            config = _compose(name, overrides)
+            kept = [override for override in overrides if override not in own.left_out]
+            value = partial(_value, config)
+            for override in kept:
+                if override.text in own.changes and override.origin != OURS:
+                    checks.need_type(override.shown, override.text, *own.changes[override.text], value)
+                    if not override.optional:
+                        checks.need_read(override.shown, override.text, value)
+            _check_counts(value, kept)
+            return Composed(
+                tuple(kept),
+                tuple(own.left_out),
+                text=_as_yaml(config, kept),
+                devices=Devices.from_config(value),
+                reward=Function.from_config(value),
+            )
+        except _HydraRefused as refused:
+            raise _sentence(refused, name, own.config, snapshot) from None
 
 
 def _check_counts(value: Callable[[str], Any], overrides: Sequence[Override]) -> None:
@@ -131,7 +127,7 @@ class _HydraRefused(Exception):
     def __init__(self, error: Exception, culprit: Override | None) -> None:
         said = error.__cause__ if str(error).startswith("Error merging override ") else error
         super().__init__(shown(" ".join(_BEHIND.split(str(said))[0].split()), 500))
-        self.lacks_key = str(error).startswith("Could not override '")
+        self.lacks_key = str(error).startswith(_NO_KEY)
         self.culprit = culprit
 
 
@@ -184,25 +180,48 @@ def _fast_yaml() -> Iterator[None]:
 
 @dataclass
 class _Own:
-    """verl's own config, with Hydra's, to which the overrides are applied; and by text of an override what it sets: verl's value, the new one."""
+    """verl's own config, with Hydra's, to which the overrides are applied; by text of an override what it sets: verl's value, the new one; and
+    the optional overrides without a key.
+    """
 
     config: Any = None
     changes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    left_out: list[Override] = field(default_factory=list)
 
 
 @contextmanager
-def _noted() -> Iterator[_Own]:
-    """Note what Hydra (1.3) applies the overrides to. To compose a second time without them would take as long as the first."""
+def _noted(overrides: Sequence[Override]) -> Iterator[_Own]:
+    """Note what Hydra (1.3) applies the overrides to, and leave out optional ones. To compose again without them takes as long as the first time."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.errors import ConfigCompositionException
 
     apply, own = ConfigLoaderImpl._apply_overrides_to_config, _Own()
+    optional = {override.text: override for override in overrides if override.optional}
+    needed = [override.parts()[1] for override in overrides if not override.is_optional_addition]
 
-    def note(overrides: Any, config: Any) -> None:
+    def note(given: Any, config: Any) -> None:
         own.config = config
-        for each in overrides:
+        for each in given:
             if not each.is_delete() and each.value() is not None:
                 own.changes[each.input_line] = (_value(config, each.key_or_group), each.value())
-        apply(overrides, config)
+        for each in given:
+            override = optional.get(each.input_line)
+            above = each.key_or_group.rpartition(".")[0]
+            if override is None:
+                apply([each], config)
+            elif override.is_optional_addition:
+                is_made = any(f"{key}.".startswith(f"{above}.") for key in needed)  # by another override
+                if above and not is_made and not isinstance(_value(config, above), Mapping):
+                    own.left_out.append(override)
+                else:
+                    apply([each], config)
+            else:
+                try:
+                    apply([each], config)
+                except ConfigCompositionException as error:
+                    if not str(error).startswith(_NO_KEY):
+                        raise
+                    own.left_out.append(override)
 
     setattr(ConfigLoaderImpl, "_apply_overrides_to_config", staticmethod(note))  # noqa: B010  # mypy: a method
     try:
@@ -219,16 +238,6 @@ def _compose(name: str, overrides: Sequence[Override]) -> Any:
     except Exception as error:  # apart from its own errors, Hydra raises ValueError and AssertionError
         said = f"{getattr(error, 'override', '')}\n{error}"
         raise _HydraRefused(error, _culprit(said, overrides)) from error
-
-
-def _strays(name: str, overrides: Sequence[Override]) -> list[Override]:
-    """Optional overrides that add a key (+, ++) to a mapping that the config lacks without them."""
-    additions = [override for override in overrides if override.is_optional_addition]
-    if not additions:
-        return []
-    without = _compose(name, [override for override in overrides if override not in additions])
-    above = {override: override.parts()[1].rpartition(".")[0] for override in additions}
-    return [override for override, key in above.items() if key and not isinstance(_value(without, key), Mapping)]
 
 
 def _as_yaml(config: Any, overrides: Sequence[Override]) -> str:
