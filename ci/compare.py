@@ -156,8 +156,9 @@ def _compare(asked: argparse.Namespace) -> int:
         )
     changes = _git(asked.verl, "diff", "--unified=0", "--no-color", "--no-ext-diff", *commits, "--", "verl")
     _report(out, found, untouched, runs, (base, head), allow, notes, changes.splitlines())
-    if found:
-        print(verdict_text.text(found, allow))
+    for name in untouched:
+        print(f"{name:<11} {_NOT_TOUCHED}: base loads nothing that differs")
+    print(verdict_text.text(found, allow) if found else f"verdict     {_NOT_TOUCHED} (exit status 0)")
     for note in notes:
         _say(note)
     _say(f"reports: {out}/report.md, report.json, junit.xml{', report.html' if found else ''}")
@@ -480,7 +481,7 @@ def _annotations(verdict: Verdict, changes: Sequence[str]) -> list[str]:
         elif line.startswith("@@ ") and path:
             at = line.split(" +", 1)[1].split(" ", 1)[0].split(",", 1)[0]
             said = f"{verdict.case} {verdict.word.value}: {verdict.reason}"
-            found.append(f"::error file={_escaped(path, ',:')},line={at or 1}::{_escaped(said)}")
+            found.append(f"::error file={_escaped(path, ',:')},line={max(int(at), 1)}::{_escaped(said)}")
             path = ""
     return found[:_MOST_ANNOTATIONS]
 

@@ -4,6 +4,7 @@
 #
 #   ci/compare.sh --base origin/main                     all cases of the commit that is checked out
 #   ci/compare.sh --base v0.9.1 --head my-branch sft     one case of two commits
+#   ci/compare.sh --base origin/main --changed           only the cases that load a file of verl that differs
 #   ci/compare.sh --help                                 every option, and the exit statuses
 #
 # The packages and base's runs are kept in the folder that --cache names (.verl-regress/cache): keep it from one run of your CI to the

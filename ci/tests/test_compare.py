@@ -136,7 +136,7 @@ def test_only_cases_that_load_a_changed_file_train(compared, capsys):
     assert compared.trained == ["ppo of head", "grpo of head", "resume of head"]
     said = capsys.readouterr()
     assert "Only cases that load verl/core.py ran: ppo, grpo, resume; not touched: sft." in said.err
-    assert "sft" not in said.out
+    assert "sft         not touched: base loads nothing that differs\n" in said.out
     assert "| sft | not touched |" in compared.report("report.md")
     assert json.loads(compared.report("report.json"))["not_touched"] == ["sft"]
     assert json.loads(compared.report("verdict.json")) == {
@@ -157,7 +157,9 @@ def test_head_does_not_train_where_no_file_of_verl_differs(compared, repository,
     assert compared("--changed", "--base=change~1") == 0
     assert compared.trained == [f"{case} of base" for case in compare.CASES]
     assert set(json.loads(compared.report("verdict.json")).values()) == {"not touched"}
-    assert "identical" not in compared.report("report.md") + compared.report("report.json") + capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out.endswith("verdict     not touched (exit status 0)\n")
+    assert "identical" not in compared.report("report.md") + compared.report("report.json") + out
 
 
 def test_a_run_without_a_record_may_load_what_changed(compared):
@@ -228,6 +230,14 @@ def test_a_head_that_trains_worse_is_regressed_and_annotated(compared, monkeypat
     assert ET.parse(compared.out / "junit.xml").find("testcase/failure") is not None
 
 
+def test_an_annotation_of_lines_that_are_gone_is_at_the_first_line(compared, repository, monkeypatch, capsys):
+    repository[1](**{"verl__core.py": ""})
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    compared.outcomes["sft", "head"] = "it failed"
+    compared("sft")
+    assert "::error file=verl/core.py,line=1::" in capsys.readouterr().out
+
+
 def test_a_head_that_fails_is_regressed_and_its_resumed_run_is_not_tried(compared):
     compared.outcomes["ppo", "head"] = "the trainer ended with exit status 1"
     assert compared("resume") == 9
@@ -270,6 +280,26 @@ def test_bad_input_is_one_sentence(compared, capsys, words, said):
     assert compared(*words) == 2
     assert said in capsys.readouterr().err
     assert not compared.trained
+
+
+@pytest.mark.parametrize(
+    ("option", "python", "said"),
+    [
+        ("--cache=", sys.executable, "error   --cache names no folder: give one, or leave it out.\n"),
+        (
+            "--base=main",
+            "false",
+            "error   PYTHON=false is not Python 3.11, for which docker/requirements.lock names the packages: install it, or name it in "
+            "PYTHON.\n",
+        ),
+    ],
+)
+def test_the_script_says_what_it_needs_before_it_installs_anything(tmp_path, option, python, said):
+    done = subprocess.run(
+        [REPO / "ci" / "compare.sh", option], cwd=tmp_path, env={**os.environ, "PYTHON": python}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, said)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("version", ["0.7.0", ""])
