@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import shlex
+import sys
 from pathlib import Path
 
 from verl_rehearsal import sums, train
@@ -20,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m verl_rehearsal", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     model = commands.add_parser(
-        "model", allow_abbrev=False, help="the tiny model, and its critic, as Hugging Face folders"
+        "model", allow_abbrev=False, help="Hugging Face folders of the tiny model and its critic"
     )
     model.add_argument("directory", type=Path, metavar="DIR")
     model.add_argument("--critic", type=Path, metavar="DIR", help="default: the model's, with -critic at its end")
@@ -50,6 +51,10 @@ def main(argv: list[str] | None = None) -> None:
             print(json.dumps(sums.splits(asked.seed)))
         else:
             sums.write(Path(asked.directory), asked.seed)
+    except ModuleNotFoundError as error:
+        raise SystemExit(
+            f"This Python ({sys.executable}) has no {error.name}: install verl, which brings it."
+        ) from None
     except (RehearsalError, OSError) as error:
         raise SystemExit(str(error)) from None
 

@@ -6,12 +6,8 @@ Touches ``verl.workers.rollout.base._ROLLOUT_REGISTRY`` (the training worker's s
 """
 
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from verl_rehearsal.symbols import require
-
-if TYPE_CHECKING:
-    from verl_rehearsal.hf_replica import HFReplica
 
 NAME = "hf_cpu"
 
@@ -26,7 +22,7 @@ def apply(module: ModuleType) -> None:
         module.RolloutReplicaRegistry.register(NAME, _replica_class)
 
 
-def _replica_class() -> "type[HFReplica]":
+def _replica_class() -> type:
     from verl_rehearsal.hf_replica import HFReplica
 
     return HFReplica

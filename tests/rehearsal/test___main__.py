@@ -1,6 +1,7 @@
 """`python -m verl_rehearsal`: bad arguments and what cannot be made are one sentence, and `data -` prints the rows."""
 
 import json
+import sys
 
 import pytest
 
@@ -21,6 +22,14 @@ def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit, match=r"Not a directory: .*/file/data"):
         command.main(["data", str(tmp_path / "file" / "data")])
+
+
+def test_a_package_that_is_missing_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr(sys, "executable", "/venv/bin/python")
+    with pytest.raises(SystemExit) as ended:
+        command.main(["data", str(tmp_path / "data")])
+    assert ended.value.code == "This Python (/venv/bin/python) has no pyarrow: install verl, which brings it."
 
 
 @pytest.mark.parametrize("argv", [[], ["model"], ["data", "d", "--seed=x"], ["model", "d", "--cri=d"]])
