@@ -56,10 +56,8 @@ def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any
     Asks the GCS at `gcs` (IP:port), which every worker reaches; the dashboard may listen on the head alone. Runs in a
     separate process, because Ray's client may end its process. Read in Ray 2.60. Raises RegressError.
     """
-    answer, problem = _ask(_ACTORS, timeout, gcs, job_id)
-    if problem is not None:
-        raise RegressError(f"Ray's GCS at {gcs} does not list the actors of job {job_id} ({problem})", Exit.UNREACHABLE)
-    rows: list[dict[str, Any]] = json.loads(answer.strip().splitlines()[-1])
+    unsaid = f"Ray's GCS at {gcs} does not list the actors of job {job_id}"
+    rows: list[dict[str, Any]] = _ask(_ACTORS, timeout, unsaid, gcs, job_id)
     return rows
 
 
@@ -68,12 +66,8 @@ def is_job_in_gcs(gcs: str, submission_id: str, timeout: float) -> bool:
 
     Its GCS is there some seconds before its dashboard. Read in Ray 2.60. Raises RegressError.
     """
-    answer, problem = _ask(_IS_JOB, timeout, gcs, submission_id)
-    if problem is not None:
-        raise RegressError(
-            f"Ray's GCS at {gcs} does not say whether it knows {submission_id} ({problem})", Exit.UNREACHABLE
-        )
-    return bool(json.loads(answer.strip().splitlines()[-1]))
+    unsaid = f"Ray's GCS at {gcs} does not say whether it knows {submission_id}"
+    return bool(_ask(_IS_JOB, timeout, unsaid, gcs, submission_id))
 
 
 def nodes_lost_from_gcs(gcs: str, driver_address: str, driver_pid: int, timeout: float) -> list[str]:
@@ -82,10 +76,8 @@ def nodes_lost_from_gcs(gcs: str, driver_address: str, driver_pid: int, timeout:
     The driver is the process `driver_pid` on the node with `driver_address`. An actor that Ray starts again elsewhere
     does not count. Read in Ray 2.60. Raises RegressError.
     """
-    answer, problem = _ask(_LOST, timeout, gcs, driver_address, str(driver_pid))
-    if problem is not None:
-        raise RegressError(f"Ray's GCS at {gcs} does not list its nodes and actors ({problem})", Exit.UNREACHABLE)
-    names: list[str] = json.loads(answer.strip().splitlines()[-1])
+    unsaid = f"Ray's GCS at {gcs} does not list its nodes and actors"
+    names: list[str] = _ask(_LOST, timeout, unsaid, gcs, driver_address, str(driver_pid))
     return names
 
 
@@ -94,22 +86,25 @@ def node_memory(gcs: str, node_id: str, timeout: float) -> dict[str, Any]:
 
     Raises RegressError.
     """
-    answer, problem = _ask(_MEMORY, timeout, gcs, node_id)
-    if problem is not None:
-        raise RegressError(f"Ray's node {node_id} does not say what its kernel killed ({problem})", Exit.UNREACHABLE)
-    counted: dict[str, Any] = json.loads(answer.strip().splitlines()[-1])
+    unsaid = f"Ray's node {node_id} does not say what its kernel killed"
+    counted: dict[str, Any] = _ask(_MEMORY, timeout, unsaid, gcs, node_id)
     return counted
 
 
-def _ask(program: str, timeout: float, *arguments: str) -> tuple[str, str | None]:
-    """Run `program` in a separate process, for at most `timeout` seconds; returns its stdout, and the problem or None."""
+def _ask(program: str, timeout: float, unsaid: str, *arguments: str) -> Any:
+    """The last line that `program` prints, as JSON; it runs in a separate process for at most `timeout` seconds. Raises RegressError, which
+    begins with `unsaid`.
+    """
     try:
         asked = subprocess.run(
             [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=timeout, check=False
         )
+        problem = None if asked.returncode == 0 else last_line(asked.stderr)
     except subprocess.TimeoutExpired:
-        return "", f"no answer in {timeout:g} s"
-    return asked.stdout, None if asked.returncode == 0 else last_line(asked.stderr)
+        problem = f"no answer in {timeout:g} s"
+    if problem is not None:
+        raise RegressError(f"{unsaid} ({problem})", Exit.UNREACHABLE)
+    return json.loads(asked.stdout.strip().splitlines()[-1])
 
 
 _STATE = """
