@@ -51,7 +51,7 @@ def test_it_passes_its_arguments_on_and_protects_what_actors_write(start, login,
     assert str(PY) not in result["path"]
 
 
-def test_ray_tries_as_often_as_it_is_told_and_no_job_inherits_that(start, monkeypatch):
+def test_ray_tries_as_often_as_asked_and_no_job_inherits_that(start, monkeypatch):
     monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "120")
     with socket.create_server(("127.0.0.1", 0)) as gcs:
         argv = ["start", f"--address=127.0.0.1:{gcs.getsockname()[1]}"]

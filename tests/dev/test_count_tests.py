@@ -133,10 +133,10 @@ FIRST = "1..3\nok 1 a in 1ms\nnot ok 2 setup_file failed\n# no Ray\n"
 def test_what_passes_when_its_file_runs_again_passed_and_is_named(tmp_path, capsys, again, status, lines):
     write(tmp_path, "container.tap", FIRST, status)
     (tmp_path / "container.again.tap").write_text(again)
-    done, told = count(capsys, tmp_path, "container")
-    assert (done, told[:1]) == (status, lines)
+    done, said = count(capsys, tmp_path, "container")
+    assert (done, said[:1]) == (status, lines)
     once = " once, and passed when its file ran again" if status == 0 else ""
-    assert told[1:3] == [f"container: 'setup_file failed' failed{once}:", "    # no Ray"]
+    assert said[1:3] == [f"container: 'setup_file failed' failed{once}:", "    # no Ray"]
 
 
 def test_a_report_that_is_cut_off_failed(tmp_path, capsys):
