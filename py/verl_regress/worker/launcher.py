@@ -33,7 +33,7 @@ from verl_regress.jobs import causes, debug, failure, find, hints, launcher_lock
 from verl_regress.secrets import job_secrets
 from verl_regress.store import snapshot
 from verl_regress.store.hashes import Hashes
-from verl_regress.worker import aftermath, identity, queue
+from verl_regress.worker import aftermath, loaded_code, queue
 from verl_regress.worker.lost_nodes import Watch
 from verl_regress.worker.tee import Tee
 
@@ -131,7 +131,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
         reason += aftermath.of_sigkill(job, trainer.process.pid)
     if code == 0 and not told_to_stop:
         try:
-            identity.check(job, plan, trainer.process.pid)
+            loaded_code.check(job, plan, trainer.process.pid)
         except (RegressError, OSError) as error:
             tee.line(f"verl-regress: {error}")
             code, reason = 1, str(error)

@@ -13,7 +13,7 @@ from verl_regress.base import trust
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_private
-from verl_regress.worker import identity
+from verl_regress.worker import loaded_code
 
 DRIVER = 41
 JOB_ID = "02000000"
@@ -53,7 +53,7 @@ class Trained:
     def check(self):
         """The sentence with which the job fails, without the common part; None if it does not fail."""
         try:
-            identity.check(self.job, self.plan, DRIVER)
+            loaded_code.check(self.job, self.plan, DRIVER)
         except RegressError as error:
             sentence = str(error)
         else:
@@ -74,8 +74,8 @@ def trained(shared, monkeypatch):
 
     monkeypatch.setenv("RAY_ADDRESS", one.gcs)
     monkeypatch.setattr(ray_private, "actors_from_gcs", actors_from_gcs)
-    monkeypatch.setattr(identity, "time", types.SimpleNamespace(monotonic=lambda: one.now, sleep=one.sleep))
-    identity._sha256_of.cache_clear()
+    monkeypatch.setattr(loaded_code, "time", types.SimpleNamespace(monotonic=lambda: one.now, sleep=one.sleep))
+    loaded_code._sha256_of.cache_clear()
     return one
 
 
