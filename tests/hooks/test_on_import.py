@@ -24,7 +24,7 @@ def test_each_hook_of_a_module_gets_it_once_whoever_came_first(tmp_path, order):
     assert ended.stderr == ""
 
 
-def test_the_module_keeps_its_own_loader_and_an_error_of_the_hook_is_one_of_the_import(tmp_path):
+def test_the_module_keeps_its_loader_and_the_hooks_error_is_the_imports(tmp_path):
     write(tmp_path / "wanted.py", "")
     program = """
 import on_import

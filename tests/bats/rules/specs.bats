@@ -3,8 +3,8 @@
 
 setup() { load rules_helper; }
 
-@test "every shipped JobSpec, base config and suite has its schema and table of fields" {
-  rules::files 'jobspecs/*.yaml' 'env/ray/*.yaml' 'suites/*.yaml'
+@test "every shipped JobSpec, base config, suite and file of ci/ has its schema and table of fields" {
+  rules::files 'jobspecs/*.yaml' 'env/ray/*.yaml' 'suites/*.yaml' 'ci/*.yaml'
   run scripts/dev/specs.sh
   [[ $status == 0 && $output == *"checked ${#FILES[@]} files, 0 problems"* ]] || {
     printf '%s\n' "$output"

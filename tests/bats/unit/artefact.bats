@@ -32,7 +32,7 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
 }
 
 # bats test_tags=slow
-@test "data from a folder or a file: its files of data alone, links resolved, an absolute name" {
+@test "data from a folder or a file: its data alone, links resolved, whole name" {
   echo train >"${BOX}/elsewhere"
   ln -s ../elsewhere "${MINE}/train.jsonl"
   echo test >"${MINE}/test.jsonl"
