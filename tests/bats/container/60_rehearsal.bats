@@ -39,16 +39,51 @@ have_passed() {
 @test "verl 0.9.1, the default snapshot" { have_passed 0.9.1; }
 @test "verl 0.7.1, which the image contains" { have_passed 0.7.1; }
 
-@test "without a cluster or a network, SFT trains and its records pass fidelity" {
+# compare OPTION...: ci/compare.py as the packages of ci/compare.sh run it, but those of the node image, without a cluster or a network.
+compare() {
+  local code='import sys; sys.executable = sys.argv.pop(1); import compare; sys.exit(compare.main(sys.argv[1:]))'
+  run env PYTHONPATH=ci:py:judge GITHUB_ACTIONS=true .venv/bin/python -c "$code" "${BATS_TEST_TMPDIR}/python" \
+    --verl "${BATS_TEST_TMPDIR}/verl" --out "${BATS_TEST_TMPDIR}/report" --cache "${BATS_TEST_TMPDIR}/cache" "$@"
+}
+
+# branch NAME EXPRESSION FILE: a branch of main on which sed changed that file of verl.
+branch() {
+  git checkout --quiet -b "$1" main
+  sed -i "$2" "verl/$3"
+  git commit --quiet --all --message "$1"
+}
+
+@test "ci/compare.py finds a fault in SFT of real verl, and trains base once" {
   local image
   image=$(docker inspect --format '{{.Config.Image}}' "${CLUSTER_NAME}-head")
-  run docker run --rm --label "verl-regress.cluster=${CLUSTER_NAME}" --network none --shm-size 1g --volume "${WORKDIR}/shared:/private:ro" \
-    --volume "${PWD}/rehearsal:/rehearsal:ro" --env PYTHONPATH=/private/common/code/verl/codeA:/rehearsal --env HOME=/tmp --workdir /tmp "$image" bash -euc '
-      cp /rehearsal/verl_rehearsal.pth "$(python3 -c "import site; print(site.getsitepackages()[0])")"
-      python3 -m verl_rehearsal data data
-      python3 -m verl_rehearsal train --model /private/common/models/tiny-qwen2 --data data sft run trainer.total_training_steps=2 >out 2>&1 ||
-        { tail -n 30 out; exit 1; }
-      python3 -m verl_rehearsal.fidelity sft run/metrics.jsonl run/reports --one-machine'
+  cat >"${BATS_TEST_TMPDIR}/python" <<-END
+	#!/usr/bin/env bash
+	exec docker run --rm --init --label verl-regress.cluster=${CLUSTER_NAME} --network none --shm-size 1g --user $(id -u):$(id -g) \\
+	  --volume "${BATS_TEST_TMPDIR}:${BATS_TEST_TMPDIR}" --volume "${PWD}/rehearsal:/rehearsal:ro" \\
+	  --volume "${PWD}/rehearsal/verl_rehearsal.pth:/opt/venv/lib/python3.11/site-packages/verl_rehearsal.pth:ro" \\
+	  --env HOME=/tmp --env USER=tester --env PYTHONPATH="\${PYTHONPATH}:/rehearsal" --workdir "\$PWD" ${image} python3 "\$@"
+	END
+  chmod +x "${BATS_TEST_TMPDIR}/python"
+  mkdir "${BATS_TEST_TMPDIR}/verl"
+  export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.com GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.com
+  (
+    cd "${BATS_TEST_TMPDIR}/verl"
+    git init --quiet --initial-branch main
+    cp -r "${WORKDIR}/shared/common/code/verl/codeA/verl" .
+    printf 'cases: [sft]\n' >.verl-regress.yaml
+    git add --all && git commit --quiet --message base
+    branch fault 's/^    return loss, {}$/    return 2 * loss.detach() - loss, {}/' workers/utils/losses.py
+    branch elsewhere '1i # changed' utils/reward_score/gsm8k.py
+    branch broken '1i import no_such_package' __init__.py
+  )
+  compare --base main --head fault --changed
+  assert_status 9
+  assert_line '::error file=verl/workers/utils/losses.py,line=[0-9]+::sft regressed: .*'
+  compare --base main --head elsewhere --changed
   assert_status 0
-  assert_line 'ok      fidelity: 4 of 4 checks passed'
+  assert_line ' *sft of base [0-9a-f]+: trained before'
+  assert_line ' *Only cases that load verl/utils/reward_score/gsm8k.py ran: none; not touched: sft\.'
+  compare --base broken --head broken
+  assert_status 12
+  assert_line "sft +incomparable: .*ModuleNotFoundError: No module named 'no_such_package'.*"
 }
