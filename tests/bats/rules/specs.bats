@@ -3,7 +3,7 @@
 
 setup() { load rules_helper; }
 
-@test "every JobSpec, base config, suite and file of ci/ has its schema and table of fields" {
+@test "every JobSpec, base config, suite and ci file has its schema and table of fields" {
   rules::files 'jobspecs/*.yaml' 'env/ray/*.yaml' 'suites/*.yaml' 'ci/*.yaml'
   run scripts/dev/specs.sh
   [[ $status == 0 && $output == *"checked ${#FILES[@]} files, 0 problems"* ]] || {
