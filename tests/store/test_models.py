@@ -3,6 +3,7 @@ import hashlib
 import io
 import os
 import shutil
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -112,7 +113,7 @@ def test_a_tiny_model_that_cannot_be_made_is_one_sentence(root):
         "MODEL_SOURCE=tiny with SEED=13: it knows too much: build it with another seed."
     )
     assert refusal(root, "tiny", seed=14, kind=RegressError) == (
-        "MODEL_SOURCE=tiny with SEED=14: ModuleNotFoundError: No module named 'torch_that_is_not_there'."
+        f"MODEL_SOURCE=tiny with SEED=14: This Python ({sys.executable}) has no torch_that_is_not_there: install verl, which brings it."
     )
 
 
@@ -140,13 +141,6 @@ def test_check_does_not_read_the_stream(root, capsys):
 def test_a_folder_without_a_model_is_refused(root):
     assert refusal(root, "path:/home/me/x", stream=tar({"./README.md": b""})) == (
         "/home/me/x (from MODEL_SOURCE) has no config.json, so it is not a Hugging Face model: name a folder with one."
-    )
-
-
-@pytest.mark.parametrize("source", ["", "hub:", "path:", "Qwen/Qwen2.5-0.5B", "tiny:2"])
-def test_an_unknown_source_is_refused(root, source):
-    assert refusal(root, source) == (
-        f"MODEL_SOURCE={source!r} is not a source of models: use tiny, hub:REPO, hub:REPO@REVISION or path:DIR."
     )
 
 

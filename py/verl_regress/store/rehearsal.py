@@ -24,5 +24,6 @@ def run(asked: str, *arguments: str) -> str:
         check=False,
     )
     if done.returncode != 0:
-        raise RegressError(f"{asked}: {last_line(done.stderr, f'it ended with status {done.returncode}')}.")
+        said = last_line(done.stderr, f"it ended with status {done.returncode}")
+        raise RegressError(f"{asked}: {said.removesuffix('.')}.")
     return done.stdout
