@@ -124,12 +124,6 @@ def test_generated_data_is_never_called_gsm8k_nor_gsm8k_sums(root):
     )
 
 
-def test_an_unknown_source_is_refused(root):
-    assert refusal(root, "gsm8k") == (
-        "DATASET_SOURCE='gsm8k' is not a source of data: use synthetic, path:PLACE or hub."
-    )
-
-
 @pytest.mark.parametrize(
     ("train", "sentence"),
     [

@@ -65,10 +65,8 @@ def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryI
     """Make `datasets/<name>` and `datasets/<name>_sft` from `source` unless they exist; returns the first's manifest.
 
     `stream` is only read for `path:PLACE`: a tar of the files there. Data with one of verl's columns alone becomes that form alone. Raises
-    BadInput for a source, a name or data that cannot be used, and as `rehearsal.run` and `artefact.ensure` do.
+    BadInput for a name or data that cannot be used, and as `rehearsal.run` and `artefact.ensure` do.
     """
-    if source not in ("synthetic", "hub") and not source.startswith("path:"):
-        raise BadInput(f"DATASET_SOURCE={source!r} is not a source of data: use synthetic, path:PLACE or hub.")
     target = root.datasets / _checked_name(name or default_name(source), source)
     if source == "hub":
         return _prepare_from_hub(root, target)

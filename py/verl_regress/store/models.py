@@ -73,14 +73,10 @@ def prepare(
     """Make `common/models/<name>` (for `tiny` its critic too) unless it exists; returns the manifests.
 
     `stream` and `revision` are only read for `path:DIR`: a tar of DIR, and what identifies its contents. Raises
-    BadInput for a source or a name that cannot be used and for a DIR without config.json, RegressError if the hub
+    BadInput for a name that cannot be used and for a DIR without config.json, RegressError if the hub
     cannot be reached or the tiny model does not come out as it should, and as `artefact.ensure` does.
     """
     kind, _, rest = source.partition(":")
-    if source != "tiny" and not (kind in ("hub", "path") and rest):
-        raise BadInput(
-            f"MODEL_SOURCE={source!r} is not a source of models: use tiny, hub:REPO, hub:REPO@REVISION or path:DIR."
-        )
     name = ids.check_name(name or default_name(source), KNOB)
     target = root.models / name
     if kind == "tiny":
