@@ -29,9 +29,4 @@ if [[ -n $SESSION ]]; then
 else
   verify::begin
 fi
-verify::hold
-log::step "regression session $(nodes::shown "$VERIFY_SESSION") (profile ${PROFILE}): A is ${VERIFY_CODE[A]}, B is ${VERIFY_CODE[B]}"
-verify::plant
-verify::run_jobs
-verify::search
-verify::judge
+verify::run

@@ -22,8 +22,7 @@ job::submit() {
   job::request args members "$stream" "$spec"
   job::_debugger args
   [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
-  [[ $DRY_RUN == 1 ]] || ! grep -q secrets "${stream}/job_spec" ||
-    secret::read_all "$spec" helper::run_in head secrets --spec-name "$spec" <"${stream}/job_spec"
+  [[ $DRY_RUN == 1 ]] || secret::read_of "$spec" "${stream}/job_spec"
   job::_begin "$stream" members submit "${args[@]}"
 }
 
@@ -52,16 +51,23 @@ job::_make_code() {
 # job::request ARGS MEMBERS DIR SPEC: what `make submit` asks for, as words of the array ARGS; its files in DIR, named in MEMBERS.
 job::request() {
   # shellcheck disable=SC2178  # namerefs to arrays
+  local -n _args=$1 _members=$2
+  job::take "$4" 'the JobSpec' "$3/job_spec"
+  _args+=("--spec-name=$4") _members+=(job_spec)
+  job::knobs "$1" "$2" "$3"
+}
+
+# job::knobs ARGS MEMBERS DIR: the same without the JobSpec.
+job::knobs() {
+  # shellcheck disable=SC2178  # namerefs to arrays
   local -n _words=$1 _names=$2
-  local stream=$3 spec=$4
+  local stream=$3
   env::tell_unused
-  _names+=(job_spec ray_config)
-  job::_take "$spec" 'the JobSpec' "${stream}/job_spec"
-  job::_take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
+  _names+=(ray_config)
+  job::take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
   # Each value is one word with its option, so a value may begin with a dash.
-  _words+=("--spec-name=${spec}" "--base-name=${RAY_BASE_CONFIG}" "--profile=${PROFILE}" "--cluster=${CLUSTER_NAME}")
+  _words+=("--base-name=${RAY_BASE_CONFIG}" "--profile=${PROFILE}" "--cluster=${CLUSTER_NAME}")
   _words+=("--default-model=${MODEL}" "--default-dataset=${DATASET}" "--default-code-id=${CODE_ID}")
-  ((${#_SECRETS_PLANTED[@]} == 0)) || _words+=("${_SECRETS_PLANTED[@]/#/--secret=}")
   [[ -z $MAX_RUNNING ]] || _words+=("--max-running=${MAX_RUNNING}")
   [[ $DETERMINISTIC != 1 ]] || _words+=(--deterministic)
   [[ -z $TRAIN_SEED ]] || _words+=("--seed=${TRAIN_SEED}")
@@ -105,11 +111,12 @@ job::_debugger() {
 # job::_overrides ARGS MEMBERS DIR: OVERRIDES as a word of the array ARGS, and whether secrets may be plain text; OVERRIDES_FILE in DIR, and
 # named in both arrays.
 job::_overrides() {
+  # shellcheck disable=SC2178  # the same
   local -n _args=$1 _members=$2
   _args+=("--overrides=${OVERRIDES}")
   [[ $ALLOW_PLAIN_SECRETS != 1 ]] || _args+=(--allow-plain-secrets)
   [[ -n $OVERRIDES_FILE ]] || return 0
-  job::_take "$OVERRIDES_FILE" 'OVERRIDES_FILE' "$3/overrides"
+  job::take "$OVERRIDES_FILE" 'OVERRIDES_FILE' "$3/overrides"
   _args+=("--overrides-name=${OVERRIDES_FILE}") _members+=(overrides)
 }
 
@@ -183,46 +190,29 @@ job::list_live() {
   done
 }
 
-# job::follow JOB: prints one line for each step, and exits with the job's status; from any terminal, as often as you like. If the head
+# job::follow JOB: prints one line for each step, and ends with the job's status; from any terminal, as often as you like. If the head
 # restarts, our command is killed; that is not an answer, and we continue when the head is back.
 job::follow() {
-  local job=$1 dir open status began cut=$SECONDS said
-  # A pipe that stays open as long as we live: when it ends, the helper knows that no one listens any more.
-  cli::temp_dir dir
-  mkfifo "${dir}/open"
-  : >"${dir}/said"
-  exec {open}<>"${dir}/open"
-  cli::on_interrupt job::_tell_left "${dir}/said"
+  local job=$1 said
+  attached::begin
+  cli::on_interrupt job::_tell_left
   while true; do
-    began=$SECONDS status=0
-    # A subshell: a head that goes away ends it, not us.
-    (helper::run_in head wait "$job" --attached "$(job::_deadlines)") <&"$open" >"${dir}/said" || status=$?
+    attached::run true wait "$job" --attached "$(job::_deadlines)"
     # The helper says which job it follows (JOB=latest may soon be another one), then how that ended. An engine may also report on
     # stdout that the container is gone.
-    mapfile -t said <"${dir}/said"
+    mapfile -t said <"$ATTACHED_SAID"
     [[ ! ${said[1]-} =~ ^[0-9]$ ]] || return "${said[1]}"
     [[ ${said[0]-} != 'job '* ]] || job=${said[0]#job }
-    ((status != 0)) || status=130 # the engine's client was interrupted: without an answer, nothing is known
-    job::_is_cut "$status" || return "$status"
-    ((SECONDS - began < 10)) || cut=$SECONDS
-    log::info "lost the connection to the head; following '${job}' again when the head is back"
-    { log::while 'waiting for the head' -- wait::until "$UNREACHABLE_TIMEOUT" - job::_is_head_back && ((SECONDS - cut <= UNREACHABLE_TIMEOUT)); } ||
-      cli::die 8 "The head has not been there for ${UNREACHABLE_TIMEOUT} s (UNREACHABLE_TIMEOUT): '${job}' may run on; bring the cluster up with 'make up', then 'make wait JOB=${job}'."
+    attached::await_head "following '${job}' again" "'${job}'" "make wait JOB=${job}"
   done
 }
 
-# job::_tell_left FILE: reports that the followed job keeps running, if the helper has said in FILE which one that is.
+# job::_tell_left: reports that the followed job keeps running, if the helper has said which one that is.
 job::_tell_left() {
   local job
-  job=$(sed -n '1s/^job //p' "$1")
+  job=$(sed -n '1s/^job //p' "$ATTACHED_SAID")
   [[ -z $job ]] || log::info "${job} keeps running: 'make wait JOB=${job}' follows it again"
 }
-
-# job::_is_cut STATUS: the command in the head did not end by itself: it was killed, or the connection was lost.
-job::_is_cut() { (($1 == 8 || $1 >= 125)) || ! node::is_alive head; }
-
-# A container that is starting counts as running but takes no command yet.
-job::_is_head_back() { node::is_alive head && (node::exec head true) >/dev/null 2>&1; }
 
 # job::stop JOB: stops it, waits until it is over, and ends what is left of it.
 job::stop() {
@@ -262,7 +252,8 @@ job::need_small() {
   ((size <= JOB_LARGEST)) || cli::die 2 "$1 has ${size} bytes, and at most ${JOB_LARGEST} are read: is it the right file?"
 }
 
-job::_take() {
+# job::take FILE WHAT COPY: copies a file that the user wrote, and knows as WHAT.
+job::take() {
   local file=${1/#\~\//${HOME}/} # a suite may name it so
   [[ -f $file && -r $file ]] || cli::die 2 "$2 '$(cli::shown "$1")' is not a readable file: name one that is."
   job::need_small "$2 '$(cli::shown "$1")'" "$file"

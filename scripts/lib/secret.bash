@@ -6,7 +6,12 @@
 readonly SECRET_READ=65537
 
 declare -gA _SECRET_VALUES=()
-declare -ga _SECRETS_PLANTED=()
+
+# secret::read_of SPEC FILE: the secrets of the JobSpec in FILE, which the user knows as SPEC, instead of those that were read before.
+secret::read_of() {
+  _SECRET_VALUES=()
+  ! grep -q secrets "$2" || secret::read_all "$1" helper::run_in head secrets --spec-name "$1" <"$2"
+}
 
 # secret::read_all ORIGIN COMMAND...: reads each secret of a JobSpec, which the user knows as ORIGIN. COMMAND lists them, as the helper's
 # subcommand `secrets` does.
@@ -27,15 +32,7 @@ secret::read_all() {
   done
 }
 
-# secret::plant NAME COMMAND...: every job of this script gets the secret NAME, with the value that COMMAND prints.
-secret::plant() {
-  local -
-  set +x
-  _SECRET_VALUES[$1]=$("${@:2}")
-  _SECRETS_PLANTED+=("$1")
-}
-
-# secret::are_any: the JobSpec that was read last has secrets, or some were planted.
+# secret::are_any: the JobSpec that was read last has secrets.
 secret::are_any() { ((${#_SECRET_VALUES[@]} > 0)); }
 
 # secret::print_all: NAME=VALUE, each ended by a NUL, and one more NUL; prints nothing if there are none.

@@ -297,7 +297,7 @@ def test_rays_answers_while_waiting_are_recorded(follow, make_job):
 
 @pytest.mark.parametrize(("words", "said"), [([], ""), (["--attached"], "job job\n")])
 def test_wait_follows_a_job_by_its_name(run, make_job, ray, monkeypatch, words, said):
-    monkeypatch.setattr(watch, "_leave_with_the_listener", lambda: None)
+    monkeypatch.setattr(watch, "leave_with_the_listener", lambda busy: None)
     job = make_job()
     plan = json.loads((job.config / "resolved.json").read_text()) | {"address": ray.address}
     (job.config / "resolved.json").write_text(json.dumps(plan))

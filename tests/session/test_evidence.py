@@ -3,12 +3,18 @@
 import hashlib
 import json
 import os
+import threading
 import tracemalloc
 
 import pytest
 from shared_fixtures import write
 
+from verl_regress.base.errors import Exit
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.jobs import watch
 from verl_regress.session import evidence
+from verl_regress.session.driver import Driver, Material
+from verl_regress.session.schedule import Run
 from verl_regress.store import artefact, hashes
 from verl_regress.store.artefact import Source
 from verl_regress.store.sessions import Session
@@ -85,26 +91,26 @@ def make(path):
     return artefact.ensure(path, Source("s", "r"), lambda home: write(home / "weights", "one") and {}, knob="MODEL")
 
 
-def test_what_jobs_read_is_recorded_first_and_compared_with_what_prepare_made(shared, run, make_job, ray):
+def test_what_jobs_read_is_recorded_first_and_compared_with_what_prepare_made(shared, make_job, ray):
     data, model, own = shared.datasets / "made", shared.models / "made", write(shared.user_code / "x.parquet", "own")
     for home in (data, model):
         make(home)
     session = Session.begin(shared)
+    driver = Driver(shared, RayApi(ray.address), session, Material({}, {}, watch.Deadlines(1, 1, 1, 1), None, False), threading.Lock())  # fmt: skip
     for name in ("a", "b"):
         job = make_job(name, ended={"exit_code": 0, "reason": "the trainer ended"})
         plan = {**json.loads((job.config / "resolved.json").read_text()), "overrides": []}
         write(job.config / "resolved.json", json.dumps({**plan, "code_path": f"{shared.snapshots}/codeA"}))
         read(job, ("model.path", model, "m"), ("data.train_files", data / "weights", "d"), ("data.val_files", own, "d"))
         ray.knows({"submission_id": name, "status": "SUCCEEDED"})
-        outcome = run("verify", "record", "--session", session.path, f"--name={name}", f"--job={name}")
-        assert (outcome.status, outcome.err) == (0, "")
+        driver.record(Run(name, "A", 100, 1), job, Exit.SUCCEEDED)
         own.write_text("changed before b read it")
     used = session.read("used")["artefacts"]
     assert used == {
         f"{model}": {"": hashes.digest(model)}, f"{data}/weights": {"": sha("one")}, f"{own}": {"": sha("own")},
     }  # fmt: skip
-    assert session.read("job-a")["inputs"][str(own)] != session.read("job-b")["inputs"][str(own)]
-    assert session.read("job-a")["artefacts"]["m"] == session.read("job-b")["artefacts"]["m"]
+    assert session.read("job-a_a")["inputs"][str(own)] != session.read("job-b_a")["inputs"][str(own)]
+    assert session.read("job-a_a")["artefacts"]["m"] == session.read("job-b_a")["artefacts"]["m"]
     assert evidence.prepared(str(model)) == {"weights": sha("one")}
     assert evidence.prepared(f"{data}/weights") == {"": sha("one")}
     assert evidence.prepared(str(own)) == {}

@@ -1,19 +1,14 @@
 """The secret of a regression session: jobs get it by name, and the search finds it anywhere and in any form."""
 
 import base64
-import io
 import json
 import subprocess
 import sys
 
 import pytest
-from shared_fixtures import SPEC, node_row, write
-from streams import tar
-from tests.secrets.test_job_secrets import sent
+from shared_fixtures import node_row, write
 
-from verl_regress.base.layout import JobDir
 from verl_regress.cluster.ray_api import RayApi
-from verl_regress.plan import request
 from verl_regress.session import evidence
 from verl_regress.store.sessions import CANARY, Session
 
@@ -117,16 +112,12 @@ def test_on_a_node_it_is_found_in_rays_files_and_in_the_process_list(shared, tmp
     assert canary not in json.dumps(found)
 
 
-def test_the_scripts_get_the_secret_and_search_for_it(run, shared, search, tmp_path, monkeypatch):
+def test_a_node_is_searched_by_the_name_of_the_session(run, shared, search, tmp_path, monkeypatch):
     monkeypatch.setattr(evidence, "_NODE_LOGS", tmp_path / "session_of_ray")
     log = write(tmp_path / "session_of_ray" / "raylet.out", VALUE)
     session = Session.begin(shared)
-    session.write("begin", {"cluster": "mine"})
-    session.write("job-ppo_a", {"submission_id": "job"})
-    for step, out in ((["canary"], f"{VALUE}\n"), (["search"], ""), (["search-node", "--node", "worker-0"], "")):
-        outcome = run("verify", step[0], "--session", session.path, *step[1:])
-        assert (outcome.status, outcome.out, outcome.err) == (0, out, "")
-    assert (session.read("canary")["files"], session.read("canary")["found"]) == (4, [])
+    outcome = run("verify", "search-node", "--session", session.path.name, "--node", "worker-0")
+    assert (outcome.status, outcome.out, outcome.err) == (0, "", "")
     assert session.read("canary-worker-0")["found"] == [f"the session's secret is in {log}"]
 
 
@@ -148,30 +139,3 @@ def test_which_processes_of_a_job_got_it(shared, make_job):
         {"process": "w1-3", "names": []},
         {"process": "w1-4", "names": []},
     ]
-
-
-@pytest.fixture
-def planted(submit, monkeypatch):
-    """Submits a JobSpec as a session does, with one secret more than it names."""
-
-    def planted(values, spec=SPEC):
-        monkeypatch.setattr("shared_fixtures.tar", lambda files: io.BytesIO(sent(values) + tar(files).read()))
-        return submit("--secrets", f"--secret={CANARY}", "--cluster=mine", "--submission-id=me", spec=spec)
-
-    return planted
-
-
-def test_a_secret_of_the_command_line_comes_beside_those_of_the_jobspec(planted, shared):
-    values = {"API_KEY": "sk-0123456789", CANARY: VALUE}
-    assert planted(values, f"{SPEC}secrets: [{{name: API_KEY}}]\n").status == 0
-    assert json.loads((shared.secrets / "mine" / "me").read_text()) == values
-    config = shared.jobs / "me" / "config"
-    assert json.loads((config / "resolved.json").read_text())["secrets"] == ["API_KEY", CANARY]
-    assert json.loads((config / "job_spec.json").read_text())["secrets"] == [{"name": "API_KEY"}]
-    assert not any(VALUE in path.read_text() for path in config.iterdir())
-
-
-def test_a_further_attempt_is_asked_for_without_it(planted, shared):
-    assert planted({CANARY: VALUE}).status == 0
-    said = request.of_job(JobDir(shared.jobs / "me")).said
-    assert said.secrets == ()

@@ -1,112 +1,341 @@
-"""What happens to a session when something breaks in the middle: the disk is full, a snapshot is gone, another session runs too."""
+"""`verify run`: a session from begin to end in one process, and what happens when something breaks in the middle."""
 
 import errno
 import io
 import json
+import os
 import shutil
+import subprocess
 import sys
+import time
+import types
 
 import pytest
-from shared_fixtures import node_row, write
+from shared_fixtures import BASE, has_packages, node_row, record, write
+from streams import tar
 
-from verl_regress.session import report, suites
-from verl_regress.store.sessions import Session
+from verl_regress.base.layout import JobDir
+from verl_regress.cluster.ray_api import Unreachable
+from verl_regress.jobs import stop, watch
+from verl_regress.plan import request
+from verl_regress.session import report
+from verl_regress.store.sessions import CANARY, Session
 
-NAME = "20261122T100000Z"
 FULL = OSError(errno.ENOSPC, "No space left on device", "/x")
+SUITE = "cases: {ppo: {workload: ppo}}\n"
+SPEC = "workload: ppo\nsecrets: [{name: API_KEY}]\n"
+GONE = "The snapshot codeB was removed after the session began ({0} is not there): make it again with 'make snapshot CODE_ID=codeB VERL_SOURCE=path:/my/verl', and continue the session."
 
 
 @pytest.fixture
-def session(shared, ray):
-    """A session of one case, with A and B."""
-    session = Session(shared.sessions / NAME)
-    (session.path / "evidence").mkdir(parents=True)
-    trees = {
-        side: json.loads((shared.snapshots / f"code{side}" / "snapshot.json").read_text())["tree_sha256"]
-        for side in "AB"
-    }
-    session.write(
-        "begin",
-        {
-            "suite": suites.parse("cases: {ppo: {workload: ppo}}", "my.yaml").recorded(), "trees": trees,
-            "codes": {"A": "codeA", "B": "codeB"}, "sources": {"A": "pypi:0.7.1", "B": "path:/my/verl"}, "cluster": "mine",
-            "profile": "cpu", "only": ["placement"],
-        },
-    )  # fmt: skip
-    return session
+def cluster(shared, ray, sdk):
+    """A cluster on which each job ends at once: `ends` has what its launcher and Ray say, by the beginning of its id."""
+    ray.has_nodes(node_row("head", "10.0.0.1"), node_row("worker-0", "10.0.0.2", CPU=8.0, GPU=8.0))
+    for node in ("head", "worker-0"):
+        has_packages(shared, node, "mine", numpy="2.4.6")
+    for name, source in (("codeA", "pypi:0.7.1"), ("codeB", "path:/my/verl")):
+        known = json.loads((shared.snapshots / name / "snapshot.json").read_text())
+        write(shared.snapshots / name / "snapshot.json", json.dumps({**known, "source": source}))
+    fake = types.SimpleNamespace(ends={}, submitted=[], driver="10.0.0.2", secrets={}, known=[])
+
+    def on_submit(submission_id, **_):
+        job = JobDir(shared.jobs / submission_id)
+        fake.submitted.append(submission_id)
+        fake.secrets[submission_id] = json.loads((shared.secrets / "mine" / submission_id).read_text())
+        said = next((fake.ends[name] for name in fake.ends if submission_id.startswith(name)), "SUCCEEDED")
+        if said in ("SUCCEEDED", "FAILED"):
+            code = 0 if said == "SUCCEEDED" else 1
+            job.write_state("started", {"node": "worker-0"})
+            job.write_state("ended", {"exit_code": code, "reason": f"the trainer ended with {code}"})
+        fake.known.append(
+            {"submission_id": submission_id, "status": said, "driver_info": {"node_ip_address": fake.driver}}
+        )
+        ray.knows(*fake.known)
+
+    sdk.on_submit = on_submit
+    return fake
 
 
-def fails(*_args, **_words):
-    raise FULL
+@pytest.fixture
+def verify(run, ray, monkeypatch):
+    """One call of `verify run`, as scripts/lib/verify.bash makes it; returns its outcome and the words of its last line."""
+
+    monkeypatch.setattr(watch, "_LOOK_EVERY", 0.05)
+
+    def verify(*args, suite=SUITE, only="placement", spec=SPEC, session=None):
+        secrets = b"API_KEY=sk-0123456789\0\0" if "secrets" in spec else b"\0"
+        members = {"job_spec0": spec.encode(), "ray_config": BASE.replace("ADDRESS", ray.address).encode()}
+        stream = secrets + tar(members | ({} if session else {"suite": suite.encode()})).read()
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(stream))))
+        begins = [f"--session={session}"] if session else ["--name=my.yaml", f"--only={only}", "--code-a=codeA", "--code-b=codeB"]  # fmt: skip
+        outcome = run(
+            "verify", "run", *begins, "--spec-name=jobspecs/ppo.yaml", "--base-name=env/ray/cpu.yaml", "--profile=cpu",
+            "--cluster=mine", "--default-model=tiny", "--default-dataset=sums", "--default-code-id=codeA", "--deadlines=0.5,0.5,0.5,0.5",
+            "--profile-title=rehearsal", *args,
+        )  # fmt: skip
+        return outcome, (outcome.out.splitlines() or [""])[-1].split()
+
+    return verify
+
+
+def the_session(shared):
+    (path,) = shared.sessions.iterdir()
+    return Session(path)
+
+
+def test_a_session_from_begin_to_end(verify, cluster, shared):
+    outcome, words = verify()
+    session = the_session(shared)
+    name, job = session.path.name, f"ppo-b-{session.path.name}"
+    assert (outcome.status, words) == (0, ["search"])
+    assert outcome.out.splitlines()[0] == f"session {name}"
+    assert cluster.submitted == [job]
+    assert f"==      regression session {session.path} (profile cpu): A is codeA, B is codeB\n" in outcome.err
+    assert "==      verify: ppo_b (jobspecs/ppo.yaml with B, codeB, seed 100)\n" in outcome.err
+    said = request.of_job(JobDir(shared.jobs / job)).said
+    assert (said.code_id, said.submission_id, said.seed, said.perturbed, said.secrets) == ("codeB", job, 100, False, ())
+    assert len(session.canary()) == 40
+    assert (session.read("canary")["files"] > 5, session.read("canary")["found"]) == (True, [])
+    assert cluster.secrets[job] == {"API_KEY": "sk-0123456789", CANARY: session.canary()}
+    outcome, words = verify("--again", "--searched", session=name)
+    assert (outcome.status, words) == (0, ["end", "0"])
+    assert outcome.out.splitlines()[1].startswith("ok      placement  every driver ran on a worker")
+    assert "regression session" not in outcome.err
+    assert (session.is_over, cluster.submitted) == (True, [job])
+
+
+@pytest.mark.parametrize(
+    ("only", "reuse", "said"),
+    [
+        ("", "true", "        this session makes 2 to 4 runs, less those of A that earlier sessions made\n"),
+        ("", "false", "        this session makes 2 to 4 runs\n"),
+        ("placement,outputs", "true", ""),
+    ],
+)
+def test_what_a_session_begins_with(verify, cluster, shared, only, reuse, said):
+    cluster.ends["ppo-b"] = "STOPPED"
+    outcome, _ = verify(only=only, suite=f"reuse: {reuse}\n{SUITE}")
+    begin = the_session(shared).read("begin")
+    assert outcome.err.startswith(f"{said}==      regression session ")
+    assert (begin["codes"], begin["only"]) == ({"A": "codeA", "B": "codeB"}, sorted(filter(None, only.split(","))))
+    assert (begin["cluster"], begin["profile"]) == ("mine", "rehearsal")
+
+
+def test_the_budget_is_what_all_runs_of_the_session_may_take(verify, cluster, shared):
+    outcome, words = verify("--budget=1", only="")
+    assert words == ["search"]
+    assert cluster.submitted == [f"ppo-b-{the_session(shared).path.name}"]
+    assert "        BUDGET=1 runs are used up: the verdict is about the runs made so far\n" in outcome.err
+
+
+def test_a_stalled_job_is_stopped_and_recorded_after_its_leftovers_ended(verify, cluster, shared, monkeypatch):
+    cluster.ends["ppo-b"] = "RUNNING"
+    monkeypatch.setattr(stop, "end", lambda job, _deadline: cluster.known[0].update(status="STOPPED"))
+    _, words = verify()
+    session = the_session(shared)
+    job = f"ppo-b-{session.path.name}"
+    assert words == ["stop", job, str(shared.jobs / job)]
+    assert session.read("job-ppo_b") is None
+    _, words = verify("--again", session=session.path.name)
+    assert (words, session.read("job-ppo_b")["stalled"], cluster.submitted) == (["search"], True, [job])
+
+
+def test_a_lost_run_is_repeated_twice_then_it_is_recorded(verify, cluster, shared):
+    cluster.ends["ppo-b"] = "STOPPED"
+    for number in (1, 2):
+        outcome, words = verify(session=the_session(shared).path.name if number > 1 else None)
+        name = the_session(shared).path.name
+        job = f"ppo-b-{name}" + (f"-{number}" if number > 1 else "")
+        assert (words, outcome.status, cluster.submitted[-1]) == (["end", "4"], 4, job)
+        assert (
+            f"        ppo_b: {job} was stopped, which says nothing about the code: the run is repeated\n" in outcome.err
+        )
+        assert outcome.err.endswith(
+            f"error   The job {job} of ppo_b was stopped: continue the session; it submits another job for this run, twice at most.\n"
+            f"        the session can be continued: 'make verify SESSION={name}'\n"
+        )
+    verify(session=name)
+    assert the_session(shared).read("job-ppo_b")["submission_id"] == f"ppo-b-{name}-3"
+
+
+def test_a_job_without_resources_is_stopped_and_ends_the_session(verify, cluster, shared, monkeypatch):
+    cluster.ends["ppo-b"] = "PENDING"
+    monkeypatch.setattr(stop, "end", lambda job, _deadline: cluster.known[0].update(status="STOPPED"))
+    _, words = verify()
+    assert words[0] == "stop"
+    name = the_session(shared).path.name
+    outcome, words = verify("--again", session=name)
+    assert (words, outcome.status) == (["end", "5"], 5)
+    assert (
+        f"error   The job ppo-b-{name} of ppo_b could not be scheduled: continue the session when its devices are free.\n"
+        in outcome.err
+    )
+    cluster.ends.clear()
+    assert verify(session=name)[1] == ["search"]
+
+
+def test_what_ray_does_not_say_ends_the_session_which_goes_on_later(verify, cluster, shared, monkeypatch):
+    cluster.ends["ppo-b"] = "RUNNING"
+    with monkeypatch.context() as away:
+        away.setattr(watch, "asked", fails_with(Unreachable("http://ray", "it is away")))
+        outcome, words = verify()
+    name = the_session(shared).path.name
+    assert (words, outcome.status) == (["end", "8"], 8)
+    assert (
+        f"error   It is unknown how the job ppo-b-{name} of ppo_b ended (the reason is above): fix that, then continue the session.\n"
+        in outcome.err
+    )
+    cluster.known[0]["status"] = "SUCCEEDED"
+    JobDir(shared.jobs / f"ppo-b-{name}").write_state("ended", {"exit_code": 0, "reason": "the trainer ended"})
+    assert verify(session=name)[1] == ["search"]
+    assert len(cluster.submitted) == 1
+
+
+def test_a_config_that_b_alone_refuses_is_bs_failure(verify, cluster, shared):
+    config = shared.snapshots / "codeB" / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
+    write(config, config.read_text().replace("total_epochs: 30, ", ""))
+    record(shared.snapshots / "codeB")
+    outcome, words = verify(only="outputs")
+    assert words == ["search"]
+    assert [job.split("-2")[0] for job in cluster.submitted] == ["ppo-a"]
+    assert "ppo_b: B's config refuses a job that A's accepts, which decides this case\n" in outcome.err
+    assert "total_epochs" in the_session(shared).read("refused-ppo_b")["reason"]
+
+
+def test_a_job_that_neither_takes_ends_the_session(verify, cluster, shared):
+    outcome, words = verify(spec="workload: ppo\ntrainer_overrides: [nothing.here=1]\n")
+    assert (words, outcome.status, cluster.submitted) == (["end", "1"], 1, [])
+    assert (
+        "error   The job ppo_b of this session was not submitted: the reason is above; fix it, then continue the session.\n"
+        in outcome.err
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"suite": "cases: {}\n"}, "cases in my.yaml"),
+        ({"only": "further"}, "ONLY=further checks nothing in the suite my.yaml"),
+        ({"spec": "workload: dpo\n"}, "workload in jobspecs/ppo.yaml"),
+    ],
+)
+def test_bad_input_creates_nothing(verify, shared, options, sentence):
+    outcome, words = verify(**options)
+    assert (words, outcome.status, outcome.created) == (["end", "2"], 2, [])
+    assert outcome.err.startswith(f"error   {sentence}")
+
+
+def test_a_second_process_is_refused_with_who_drives_the_session(verify, cluster, shared, monkeypatch):
+    cluster.ends["ppo-b"] = "STOPPED"
+    verify("--caller=60_verify of user me (pid 7 on here)")
+    session = the_session(shared)
+    monkeypatch.setattr("verl_regress.session.verify._LEAVES_WITHIN", 0.1)
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.flock(file, fcntl.LOCK_EX); print(flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, session.path / "driver"], stdin=-1, stdout=-1) as other:
+        other.stdout.readline()
+        outcome, words = verify(session=session.path.name)
+        other.kill()
+    assert words == ["end", "2"]
+    assert outcome.err.startswith(
+        f"error   The session {session.path.name} is driven by 60_verify of user me (pid 7 on here), since 20"
+    )
+    assert outcome.err.endswith(": wait until that process ends, or stop it, then run this again.\n")
+    assert verify(session=session.path.name)[1] == ["end", "4"]  # a killed one leaves no lock
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_it_ends_with_its_stdin_but_not_in_the_middle_of_a_submission(holds):
+    code = (
+        "import sys, threading, time; from verl_regress.jobs import watch; busy = threading.Lock()\n"
+        "if sys.argv[1]: busy.acquire()\n"
+        "watch.leave_with_the_listener(busy); print(flush=True); time.sleep(1 if sys.argv[1] else 60)\n"
+        "print('submitted', flush=True)\n"
+        "if sys.argv[1]: busy.release()\n"
+        "time.sleep(0.2); busy.acquire(); print('another one'); time.sleep(60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", code, "1" if holds else ""], stdin=-1, stdout=-1, text=True, env=environment) as process:  # fmt: skip
+        process.stdout.readline()
+        began = time.monotonic()
+        out, _ = process.communicate(timeout=5)
+    assert (process.returncode, out) == (1, "submitted\n" if holds else "")
+    assert time.monotonic() - began < 5
+
+
+def fails_with(error):
+    def fails(*_args, **_words):
+        raise error
+
+    return fails
 
 
 @pytest.mark.parametrize(("driver", "status", "word"), [("10.0.0.2", 1, "ok"), ("10.0.0.1", 9, "FAIL")])
 def test_a_full_disk_does_not_hide_the_answer_and_the_session_writes_it_later(
-    session, run, ray, monkeypatch, driver, status, word
+    verify, cluster, shared, monkeypatch, driver, status, word
 ):
-    ray.has_nodes(node_row("head", "10.0.0.1"), node_row("worker-0", "10.0.0.2"))
-    state, seen = {"ended": {"exit_code": 0}}, {"driver_info": {"node_ip_address": driver}}
-    job = {"submission_id": "job", "job_dir": "/jobs/job", "plan": {"code_id": "codeB"}, "steps": [], "state": state}
-    session.write_job("ppo_b", {**job, "ray": seen})
+    cluster.driver = driver
+    verify()
+    session = the_session(shared)
+    name = session.path.name
     with monkeypatch.context() as full:
-        full.setattr(report, "write_atomically", fails)
-        full.setattr(Session, "write", fails)
-        outcome = run("verify", "judge", "--session", session.path)
-    assert outcome.status == status
-    assert outcome.out.startswith(f"{word:<6}  placement  every driver ran on a worker")
-    said = f"The reports of the session {NAME} are not written ([Errno 28] No space left on device: '/x'): fix that, then 'make verify SESSION={NAME}' writes them."
+        full.setattr(report, "write_atomically", fails_with(FULL))
+        full.setattr(Session, "write", fails_with(FULL))
+        outcome, words = verify("--again", "--searched", session=name)
+    assert (outcome.status, words) == (status, ["end", str(status)])
+    assert outcome.out.splitlines()[1].startswith(f"{word:<6}  placement  every driver ran on a worker")
+    said = f"The reports of the session {name} are not written ([Errno 28] No space left on device: '/x'): fix that, then 'make verify SESSION={name}' writes them."
     assert outcome.err == f"error   {said}\n"
     assert not session.is_over
-    assert run("verify", "judge", "--session", session.path).status == (9 if status == 9 else 0)
+    outcome, _ = verify("--again", "--searched", session=name)
+    assert outcome.status == (9 if status == 9 else 0)
     assert session.is_over
 
 
-def next_words(run, session):
-    outcome = run("verify", "next", "--session", session.path)
-    return outcome.status, outcome.out.split("\0")[:5], outcome.err
+def test_json_is_the_report_alone_between_the_first_and_the_last_line(verify, cluster, shared):
+    verify()
+    session = the_session(shared)
+    outcome, _ = verify("--again", "--searched", "--json", session=session.path.name)
+    said = json.loads("".join(outcome.out.splitlines()[1:-1]))
+    assert said == json.loads((session.path / "report.json").read_text())
 
 
-GONE = "The snapshot codeB was removed after the session began ({0} is not there): make it again with 'make snapshot CODE_ID=codeB VERL_SOURCE=path:/my/verl', and continue the session."
-
-
-def test_a_run_whose_snapshot_is_gone_is_not_submitted(session, run, shared):
-    job = f"ppo-b-{NAME}"
-    assert next_words(run, session)[:2] == (0, ["ppo_b", "submit", "jobspecs/ppo.yaml", "B", job])
+def test_a_run_whose_snapshot_is_gone_is_not_submitted(verify, cluster, shared):
+    cluster.ends["ppo-b"] = "STOPPED"
+    verify()
+    name = the_session(shared).path.name
     aside = shared.path / "aside"
     shutil.move(shared.snapshots / "codeB", aside)
-    gone = GONE.format(shared.snapshots / "codeB")
-    assert next_words(run, session) == (1, [""], f"error   {gone}\n")
+    outcome, words = verify(session=name)
+    assert words == ["end", "1"]
+    assert f"error   {GONE.format(shared.snapshots / 'codeB')}\n" in outcome.err
     shutil.move(aside, shared.snapshots / "codeB")
     write(shared.snapshots / "codeB" / "verl" / "__init__.py", "# other\n")
-    status, _, said = next_words(run, session)
-    assert status == 1
-    assert said.startswith(
+    outcome, words = verify(session=name)
+    assert (
         f"error   The snapshot codeB was changed after the session began ({shared.snapshots}/codeB: tree "
+        in outcome.err
     )
-    assert said.endswith("and continue the session.\n")
+    assert len(cluster.submitted) == 1
 
 
-def test_a_job_that_failed_because_its_snapshot_went_is_not_bs_failure(session, run, shared, ray, make_job):
-    name = f"ppo-b-{NAME}"
-    job = make_job(name, ended={"exit_code": 1, "reason": "ImportError"})
-    plan = json.loads((job.config / "resolved.json").read_text())
-    write(
-        job.config / "resolved.json", json.dumps({**plan, "code_path": f"{shared.snapshots}/codeB", "code_id": "codeB"})
-    )
-    shutil.copy(shared.snapshots / "codeB" / "snapshot.json", job.config / "code.json")
-    ray.knows({"submission_id": name, "status": "FAILED"})
+def test_a_job_that_failed_because_its_snapshot_went_is_not_bs_failure(verify, cluster, shared, monkeypatch):
+    cluster.ends["ppo-b"] = "FAILED"
     aside = shared.path / "aside"
-    shutil.move(shared.snapshots / "codeB", aside)
-    recorded = run("verify", "record", "--session", session.path, "--name=ppo_b", f"--job={name}", "--outcome=3")
-    assert (recorded.status, recorded.err) == (1, f"error   {GONE.format(shared.snapshots / 'codeB')}\n")
+    follow = watch.follow_to_the_end
+
+    def goes(job, deadlines):
+        shutil.move(shared.snapshots / "codeB", aside)
+        return follow(job, deadlines)
+
+    with monkeypatch.context() as gone:
+        gone.setattr(watch, "follow_to_the_end", goes)
+        outcome, words = verify()
+    session = the_session(shared)
+    assert words == ["end", "1"]
+    assert f"error   {GONE.format(shared.snapshots / 'codeB')}\n" in outcome.err
     assert session.read("job-ppo_b") is None
     shutil.move(aside, shared.snapshots / "codeB")
-    assert next_words(run, session)[1] == ["ppo_b", "submit", "jobspecs/ppo.yaml", "B", f"{name}-2"]
-
-
-def test_a_submission_that_b_refuses_because_its_snapshot_went_is_no_verdict(session, run, shared, monkeypatch):
-    shutil.rmtree(shared.snapshots / "codeB")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("no such snapshot"))
-    refused = run("verify", "refused", "--session", session.path, "--name=ppo_b")
-    assert (refused.status, refused.err) == (1, f"error   {GONE.format(shared.snapshots / 'codeB')}\n")
-    assert session.read("refused-ppo_b") is None
+    assert verify(session=session.path.name)[1] == ["search"]
+    assert cluster.submitted[-1] == f"ppo-b-{session.path.name}-2"

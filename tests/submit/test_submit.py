@@ -1,7 +1,6 @@
 """What a submission writes to the shared root and sends to Ray, and what it leaves if Ray refuses or goes away."""
 
 import functools
-import io
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import time
 
 import pytest
 from shared_fixtures import BASE, SPEC, has_packages, node_row, write, write_checkpoint
-from streams import tar
 from wording import THEIRS
 
 from verl_regress.base import layout, lock, processes
@@ -189,9 +187,8 @@ def test_config_has_the_request_and_the_resolved_plan(submit, shared, name, text
 
 def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(submit, shared, monkeypatch):
     has_packages(shared, "worker-0", numpy="2.4.6", debugpy="1.8.22")
-    monkeypatch.setattr("shared_fixtures.tar", lambda files: io.BytesIO(b"KEY=0123456789\0\0" + tar(files).read()))
     outcome = submit(
-        "--submission-id=me", "--workload=ppo", "--code-id=codeB", "--max-running=3", "--deterministic", "--seed=5", "--perturbed", "--secrets", "--secret=KEY", "--allow-plain-secrets",
+        "--submission-id=me", "--workload=ppo", "--code-id=codeB", "--max-running=3", "--deterministic", "--seed=5", "--perturbed", "--allow-plain-secrets",
         "--debugger=1", "--debugger-host=10.0.0.9", "--overrides-name=o.txt", "--overrides=trainer.save_freq=4 +data.new=1",
         base=f"{BASE}deterministic: {{overrides: {{}}}}\n", overrides=b"trainer.total_epochs=2\n",
     )  # fmt: skip
@@ -209,7 +206,7 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
                     ("+data.new=1", "OVERRIDES"),
                 )
             ],
-            "secrets": ["KEY"],
+            "secrets": [],
             "deterministic": True,
             "seed": 5,
             "perturbed": True,
@@ -226,7 +223,6 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
             "max_running": 3,
         },
     }
-    assert read(shared.secrets / "c" / "me") == {"KEY": "0123456789"}
 
 
 def test_config_is_complete_before_ray_gets_the_job(submit, sdk, shared):

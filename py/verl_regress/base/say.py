@@ -73,6 +73,11 @@ def quote(text: str) -> None:
     _line("", "0", text)
 
 
+def step(text: str) -> None:
+    """Say that a part of the work begins."""
+    _line("==", "1", shown(text))
+
+
 def ok(text: str) -> None:
     """Say that `text` was checked and is fine."""
     _line("ok", "32", shown(text))

@@ -34,12 +34,13 @@ def run(args: argparse.Namespace) -> int:
     """
     job = find.asked_for(args)
     _need_here(job, args.cluster)
-    _end(job, args.deadline)
+    end(job, args.deadline)
     print(job.ray_id, job.path, sep="\n")
     return 0
 
 
-def _end(job: JobDir, deadline: float) -> None:
+def end(job: JobDir, deadline: float) -> None:
+    """Stop a job and wait until it is over. Raises RegressError if it is not over in time."""
     api = find.api_of(job)
     began = time.monotonic()
     pulse = Pulse(began)

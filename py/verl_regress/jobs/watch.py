@@ -18,6 +18,7 @@ from verl_regress.jobs.status import Judgement, Status, judge, observe
 from verl_regress.secrets import job_secrets
 
 _LOOK_EVERY = 1.0  # seconds between two checks of the job
+_TO_FINISH = 4.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,18 @@ def run(args: argparse.Namespace) -> int:
     job = find.asked_for(args)
     if args.attached:
         print(f"job {job.ray_id}", flush=True)
-        threading.Thread(target=_leave_with_the_listener, daemon=True).start()
-    _await_plan(job)
-    end = follow(job, find.api_of(job), args.deadlines)
-    sweep.attempt(job.root, find.plan_of(job).get("cluster"))
+        leave_with_the_listener(threading.Lock())
+    end = follow_to_the_end(job, args.deadlines)
     print(int(end))
     return int(end)
+
+
+def follow_to_the_end(job: JobDir, deadlines: Deadlines) -> Exit:
+    """Follow a job whose submission may not be over yet; returns how it ended."""
+    _await_plan(job)
+    end = follow(job, find.api_of(job), deadlines)
+    sweep.attempt(job.root, find.plan_of(job).get("cluster"))
+    return end
 
 
 def _await_plan(job: JobDir) -> None:
@@ -73,11 +80,19 @@ def _await_plan(job: JobDir) -> None:
         time.sleep(_LOOK_EVERY)
 
 
-def _leave_with_the_listener() -> None:
-    """End this process when stdin ends: no engine tells a command in a container that its terminal is gone."""
-    while os.read(0, 4096):
-        pass
-    os._exit(int(Exit.OWN_ERROR))
+def leave_with_the_listener(busy: threading.Lock) -> None:
+    """End this process when stdin ends: no engine tells a command in a container that its terminal is gone.
+
+    If `busy` is held then, what holds it may take a few seconds to finish; nobody gets it after that.
+    """
+
+    def leave() -> None:
+        while os.read(0, 4096):
+            pass
+        busy.acquire(timeout=_TO_FINISH)
+        os._exit(int(Exit.OWN_ERROR))
+
+    threading.Thread(target=leave, daemon=True).start()
 
 
 def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:

@@ -92,7 +92,8 @@ def next_run(
 
 def _of_checks(case: Case, evidence: Evidence, only: Collection[str]) -> Run | None:
     recorded = jobs_of(evidence)
-    return next((run for run in first_runs(case) if run.name in only and run.name not in recorded), None)
+    lacking = (run for run in first_runs(case) if run.name in only and run.name not in recorded)
+    return next((run for run in lacking if refusal_of(run, evidence) is None), None)
 
 
 def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Wants]) -> Run | None:

@@ -34,12 +34,17 @@ from verl_regress.store.removal import uncollected
 from verl_regress.worker import queue
 
 # The members of the stream that scripts/lib/job.bash sends.
-_SPEC, _BASE, _OVERRIDES = "job_spec", "ray_config", "overrides"
+_SPEC, BASE, _OVERRIDES = "job_spec", "ray_config", "overrides"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The scripts' arguments; the documents come as a tar stream on stdin, so that quoting cannot go wrong."""
     parser.add_argument("--spec-name", required=True, help="the JobSpec's file as the user knows it")
+    add_request_arguments(parser)
+
+
+def add_request_arguments(parser: argparse.ArgumentParser) -> None:
+    """All but the name of the JobSpec, of which a session has several."""
     parser.add_argument("--base-name", required=True, help="the Ray base config's file as the user knows it")
     parser.add_argument("--workload", help="command line's WORKLOAD, where it also names a JobSpec")
     parser.add_argument("--code-id", help="command line's CODE_ID")
@@ -55,9 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deterministic", action="store_true", help="the knob DETERMINISTIC")
     parser.add_argument("--seed", type=int, help="the knob TRAIN_SEED")
     parser.add_argument("--perturbed", action="store_true", help="change the last bit of each gradient")
-    parser.add_argument(
-        "--secret", action="append", default=[], help="the name of a secret in addition to the JobSpec's"
-    )
     parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
     add_shared_arguments(parser)
 
@@ -100,23 +102,27 @@ def run(args: argparse.Namespace) -> int:
 
 def read_request(args: argparse.Namespace) -> Request:
     """The request in the arguments and on stdin. Raises BadInput."""
-    names = {_SPEC: args.spec_name, _BASE: args.base_name}
+    names = {_SPEC: args.spec_name, BASE: args.base_name}
     if args.overrides_name is not None:
         names[_OVERRIDES] = args.overrides_name
     texts = read_stream(names)
-    spec = JobSpec.from_document(documents.parse(texts[_SPEC], args.spec_name, "jobspec"))
+    return request_of(args, args.spec_name, texts[_SPEC], texts)
+
+
+def request_of(args: argparse.Namespace, spec_name: str, spec_text: str, texts: Mapping[str, str]) -> Request:
+    """The request in the arguments for this JobSpec; `texts` are the other members of the stream. Raises BadInput."""
+    spec = JobSpec.from_document(documents.parse(spec_text, spec_name, "jobspec"))
     if args.workload not in (None, spec.workload):
         raise BadInput(
             f"WORKLOAD={args.workload} (from the command line or environment), but {spec.origin} is for {spec.workload}: leave one of them out."
         )
     return Request(
         spec=spec,
-        base=BaseConfig.from_document(documents.parse(texts[_BASE], args.base_name, "base_config")),
+        base=BaseConfig.from_document(documents.parse(texts[BASE], args.base_name, "base_config")),
         said=CommandLine(
             code_id=args.code_id,
             submission_id=args.submission_id,
             overrides=overrides.of_command_line(args.overrides_name, texts.get(_OVERRIDES, ""), args.overrides),
-            secrets=tuple(args.secret),
             deterministic=args.deterministic,
             seed=args.seed,
             perturbed=args.perturbed,

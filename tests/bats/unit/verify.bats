@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# `make verify` on this side: only one shell drives a session. The head is this machine here: its engine runs the helper as it is.
+# `make verify` on this side: what the head is sent, what every node must do in between, and what becomes of a connection that is lost.
 
 # bats file_tags=slow
 
@@ -7,69 +7,87 @@ setup() {
   load ../test_helper
   source "${REPO}/scripts/lib/wait.bash"
   sandbox::make
-  SHARED="${BATS_TEST_TMPDIR}/shared"
-  SESSION="${SHARED}/verify/20261122T100000Z"
-  mkdir -p "${SESSION}/evidence" "${SHARED}/common/code/verl_regress"
-  mkfifo "${BOX}/never"
-  printf '/vr-head|true|since|10.0.0.1 |vr|||\n' >"${BOX}/containers"
-  stub docker - <<SH
-    case "\$*" in
-      'inspect --format {{.Name}}|'*) cat "\${BOX}/containers" ;;
-      'inspect --format {{.Id}} vr-head') echo id1 ;;
-      'inspect --format {{.State.Running}}'*) [[ -s \${BOX}/containers ]] && echo true ;;
-      'exec --interactive vr-head sh -c '*' python3 '*) # behind the guard of helper::run_in
-        echo "\$\$" >"\${BOX}/holder"
-        shift 9
-        exec "${REPO}/.venv/bin/python" -B "\$@"
+  mkdir -p "${BOX}/work dir"
+  printf 00000000000000aa >"${BOX}/work dir/id"
+  printf "/vr-%s|true|since|10.0.0.1 |vr|00000000000000aa|$(id -un)|${BOX}/work dir\n" head worker-{0..1} >"${BOX}/containers"
+  # An engine whose nodes run and have the helper, and whose head answers each `verify run` with the next line of `answers`.
+  stub docker - <<'SH'
+    case "$*" in
+      'inspect --format {{.Name}}|'*) cat "${BOX}/containers" ;;
+      'inspect --format {{.State.Running}} {{.State.StartedAt}}'*) [[ -s ${BOX}/containers ]] && echo true since ;;
+      'inspect --format {{.State.Running}}'*) [[ -s ${BOX}/containers ]] && echo true ;;
+      *' leftovers '*) echo 0 ;;
+      *' verify open '*) printf '20261122T100000Z\0jobspecs/sft.yaml\0' ;;
+      *' verify run '*)
+        echo >>"${BOX}/runs"
+        number=$(wc -l <"${BOX}/runs")
+        IFS='|' read -ra said < <(sed -n "${number}p" "${BOX}/answers")
+        ((${#said[@]} < 2)) || printf '%s\n' "${said[@]:1}"
+        [[ ${said[0]} != waits ]] || { cat >/dev/null && : >"${BOX}/ended" && exit; }
+        [[ ${said[0]} != gone ]] || { : >"${BOX}/containers" && exit 137; }
+        exit "${said[0]}"
         ;;
     esac
 SH
-  {
-    printf 'BOX=%q\nVERIFY_SESSION=%q\n' "$BOX" "$SESSION"
-    cat <<'SH'
-source "$(dirname "$0")/lib/regress.bash"
-cli::begin
-env::load
-helper::fix_version
-[[ -e $(helper::dir) ]] || ln -s "$REPO_DIR" "$(helper::dir)"
-verify::hold
-echo 'it is ours'
-SH
-  } >"${HERE}/scripts/drive.sh"
 }
 
-drive() { sandbox::run CLUSTER_NAME=vr SHARED_ROOT="$SHARED" scripts/drive.sh; }
+verify() { sandbox::run CLUSTER_NAME=vr SESSION=latest "$@" scripts/60_verify.sh; }
 
-# drive_on: the same in another shell, which keeps the session. Sets OTHER, its process.
-drive_on() {
-  sed '$a read -r <"${BOX}/never"' "${HERE}/scripts/drive.sh" >"${HERE}/scripts/drive_on.sh"
+# answers STATUS|LINE|…: what the head says to the next `verify run`, and its exit status.
+answers() { printf '%s\n' "$@" >>"${BOX}/answers"; }
+
+# asked PATTERN: the words of each call of the helper that has it.
+asked() { grep -o "run.py .* verify $1 .*" "$CALLS" | grep -o " verify $1 .*"; }
+
+@test "the helper runs the session, and every node does what it asks for" {
+  answers '0|session now|stop sft-b-now /private/jobs/of all/sft-b-now' '0|session now|search' '9|session now|the table|end 1|end 9'
+  verify BUDGET=3 ALLOW=changed
+  assert_status 9
+  assert_line 'ok      nothing is left of sft-b-now: 3 nodes checked, 0 processes found and ended'
+  [[ $(grep -o ' leftovers .*' "$CALLS" | sort -u) == ' leftovers /private/jobs/of all/sft-b-now' ]] || fail "$(<"$CALLS")"
+  for node in head worker-{0..1}; do [[ $(asked search-node) == *" verify search-node --session now --node ${node}"* ]] || fail "$node"; done
+  [[ $(asked run | wc -l) == 3 ]]
+  [[ $(asked run | sed -n 1p) == *' --budget=3 '*'--session=20261122T100000Z'* && $(asked run | sed -n 1p) != *--again* ]] || fail "$(asked run)"
+  [[ $(asked run | sed -n 2p) == *'--session=now --again' ]] || fail "$(asked run)"
+  [[ $(asked run | sed -n 3p) == *'--session=now --again --searched' ]] || fail "$(asked run)"
+  assert_line 'the table'
+  assert_line 'end 1' # of the table
+  [[ $output != *'end 9'* && $output != *'can be continued'* ]] || fail 'it says too much'
+}
+
+@test "a connection that is lost: the session goes on by itself" {
+  answers '137|session now|a line of a table that was cut' '0|session now|end 0'
+  verify
+  assert_status 0
+  assert_line '        lost the connection to the head; continuing the session when the head is back'
+  [[ $(asked run | sed -n 2p) == *'--session=now --again' ]] || fail "$(asked run)"
+  [[ $output != *'was cut'* ]] || fail 'what was cut off was printed'
+}
+
+@test "a head that stays away ends this side, which says how the session goes on" {
+  answers 'gone|session now'
+  verify UNREACHABLE_TIMEOUT=1
+  assert_status 8
+  assert_line "error   The head has not been there for 1 s (UNREACHABLE_TIMEOUT): its job may run on; bring the cluster up with 'make up', then 'make verify SESSION=now'."
+  assert_line "        the session can be continued: 'make verify SESSION=now'"
+}
+
+@test "a helper that fails without a word is not called again" {
+  answers 1
+  verify
+  assert_status 1
+  [[ $(asked run | wc -l) == 1 ]]
+}
+
+@test "a shell that was killed -9 takes the helper with it" {
+  answers 'waits|session now'
   env --chdir="$HERE" -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" HOST_ROOT="${BOX}/root" PROFILE=cpu NO_COLOR=1 \
-    WORKDIR="${BOX}/work dir" CLUSTER_NAME=vr SHARED_ROOT="$SHARED" "${BOX}/bin/bash" scripts/drive_on.sh >"${BOX}/said" 2>&1 3>&- &
-  OTHER=$!
-  wait::until 60 - grep -qx 'it is ours' "${BOX}/said" || fail "$(<"${BOX}/said")"
-}
-
-@test "a session that another shell drives is refused with who that is, until it ends" {
-  drive_on
-  drive
-  assert_status 2
-  [[ $output =~ "error   The session 20261122T100000Z is driven by drive_on of user $(id -un) (pid ${OTHER} on ${HOSTNAME}, since "[^')']+"): wait until that process ends, or stop it, then run this again." ]] ||
-    fail 'not that sentence'
-  kill -0 "$OTHER" || fail 'the other shell was disturbed'
-  echo >"${BOX}/never"
-  wait "$OTHER"
-  drive
-  assert_status 0
-  assert_line 'it is ours'
-}
-
-@test "a shell that was killed -9 leaves no lock" {
-  drive_on
-  kill -9 "$OTHER"
-  wait "$OTHER" || true
-  drive
-  assert_status 0
-  assert_line 'it is ours'
+    WORKDIR="${BOX}/work dir" CLUSTER_NAME=vr SESSION=latest "${BOX}/bin/bash" scripts/60_verify.sh >"${BOX}/said" 2>&1 3>&- &
+  shell=$!
+  wait::until 60 - test -s "${BOX}/runs" || fail "$(<"${BOX}/said")"
+  ! wait::until 1 - test -e "${BOX}/ended" || fail 'it ended too early'
+  kill -9 "$shell"
+  wait::until 5 - test -e "${BOX}/ended" || fail 'it runs on'
 }
 
 @test "CODE_A, CODE_B and SUITE are looked for before a cluster is brought up" {
@@ -93,27 +111,4 @@ END
   sandbox::run SESSION=latest CODE_A=codeX scripts/60_verify.sh --check # has its own
   assert_status 0
   refute_called 'docker exec'
-}
-
-@test "a head that is gone is said in one sentence, and how the session goes on" {
-  : >"${BOX}/containers"
-  printf '%s\n' 'verify::run_jobs' >>"${HERE}/scripts/drive.sh"
-  drive
-  assert_error 8 "The node 'head' is not running (container vr-head, from CLUSTER_NAME=vr): bring the cluster up with 'make up'."
-  assert_line "        the session can be continued: 'make verify SESSION=20261122T100000Z'"
-}
-
-@test "a dry run that fails because the head went away is no config that B refuses" {
-  sed -i '/^verify::hold/,$d' "${HERE}/scripts/drive.sh"
-  cat >>"${HERE}/scripts/drive.sh" <<'SH'
-declare -A VERIFY_CODE=([A]=codeA [B]=codeB)
-verify::_submit() { [[ $2 == A ]] || cli::die "$STATUS" 'This is why.'; }
-helper::run_in() { sed 's/^/recorded: /'; }
-for STATUS in 8 1 2; do
-  if verify::_is_refused_by_b ppo_b jobspecs/ppo.yaml 100 ''; then echo "${STATUS}: refused"; else echo "${STATUS}: no answer"; fi
-done
-SH
-  drive
-  assert_status 0
-  [[ $(grep -v '^ \|^==' <<<"$output") == $'8: no answer\n1: no answer\nrecorded: This is why.\n2: refused' ]] || fail 'something else was said'
 }

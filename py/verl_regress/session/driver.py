@@ -1,0 +1,215 @@
+"""Makes the runs of a session: submits the job of a run, or follows one that exists, and records how it ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from verl_regress.base import pulse, say
+from verl_regress.base.errors import BadInput, Exit, RegressError
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.cluster.ray_api import RayApi, Unreachable
+from verl_regress.jobs import status, stop, watch
+from verl_regress.plan import overrides, plan
+from verl_regress.plan.request import Request
+from verl_regress.session import evidence, schedule, suites
+from verl_regress.session.schedule import Run
+from verl_regress.session.suites import Suite
+from verl_regress.store import snapshot
+from verl_regress.store.removal import uncollected
+from verl_regress.store.sessions import CANARY, Session
+from verl_regress.submit import submit
+
+_LOSSES = 2  # how often a run is repeated because it was stopped or lost a node
+_TO_STOP = 60.0  # seconds
+_KNOWN_ENDS = (Exit.SUCCEEDED, Exit.JOB_FAILED, Exit.STOPPED, Exit.NOT_SCHEDULABLE, Exit.STALLED, Exit.LOST)
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the user's machine sent: requests and the values of their secrets, by JobSpec, and what is known there alone."""
+
+    requests: Mapping[str, Request]
+    secrets: Mapping[str, Mapping[str, str]]
+    deadlines: watch.Deadlines
+    image: str | None  # of the nodes
+    allow_mismatch: bool
+
+
+@dataclass(frozen=True)
+class Driver:
+    """One session on a cluster. `busy` is held while a job is submitted."""
+
+    root: SharedRoot
+    api: RayApi
+    session: Session
+    material: Material
+    busy: threading.Lock
+
+    @cached_property
+    def suite(self) -> Suite:
+        """What it trains."""
+        return suites.of_recorded(self._begin["suite"])
+
+    @cached_property
+    def _begin(self) -> Mapping[str, Any]:
+        return self.session.read("begin") or {}
+
+    def make(self, run: Run) -> JobDir | None:
+        """Make a run and record it. Returns a job that was stopped because it made no progress: every node must be searched for what is
+        left of it, and then this is called again.
+
+        Raises RegressError if the user must act first.
+        """
+        job = self._job_of(run)
+        is_new = not job.path.exists()
+        if is_new:
+            self._need_code(run.side)
+        spec = self.suite.case(run.case).spec
+        say.step(f"verify: {run.name} ({spec} with {run.side}, {self._code(run.side)}, seed {run.seed})")
+        if is_new and not self._submit(run, job):
+            return None
+        kept = self.session.read(f"ended-{job.submission_id}")
+        end = Exit(kept["outcome"]) if kept else watch.follow_to_the_end(job, self.material.deadlines)
+        if end not in _KNOWN_ENDS:
+            raise RegressError(
+                f"It is unknown how the job {job.submission_id} of {run.name} ended (the reason is above): fix that, then continue the session.",
+                end,
+            )
+        if end in (Exit.NOT_SCHEDULABLE, Exit.STALLED) and not kept:  # it would keep its devices from the next job
+            stop.end(job, _TO_STOP)
+            self.session.write(f"ended-{job.submission_id}", {"outcome": end})
+            return job
+        with pulse.during(f"recording the job {run.name}"):
+            self.record(run, job, end)
+        if end is Exit.NOT_SCHEDULABLE:
+            raise RegressError(
+                f"The job {job.submission_id} of {run.name} could not be scheduled: continue the session when its devices are free.",
+                end,
+            )
+        if end is Exit.STOPPED and is_new:
+            raise RegressError(
+                f"The job {job.submission_id} of {run.name} was stopped: continue the session; it submits another job for this run, twice at most.",
+                end,
+            )
+        return None
+
+    def _job_of(self, run: Run) -> JobDir:
+        """The job of a run, which may not exist yet. Another one follows a job that Ray never had, or that was lost."""
+        number = 1
+        while (job := self._numbered(run, number)).path.exists() and self._is_void(job):
+            number += 1
+        return job
+
+    def _numbered(self, run: Run, number: int) -> JobDir:
+        """A session's jobs have ids of their own, so that an interrupted session finds them again."""
+        name = f"{run.name.replace('_', '-')}-{self.session.path.name}" + (f"-{number}" if number > 1 else "")
+        return JobDir(self.root.jobs / name)
+
+    def _is_void(self, job: JobDir) -> bool:
+        """The job is over and says nothing about the run. Of one that Ray cannot tell now, who follows it waits for Ray."""
+        if self.session.read(f"lost-{job.submission_id}") is not None:
+            return True
+        try:
+            return status.judge(job, self.api.job(job.ray_id)).status is status.Status.NOT_SUBMITTED
+        except Unreachable:
+            return False
+
+    def _code(self, side: str) -> str:
+        return str(self._begin["codes"][side])
+
+    def _need_code(self, side: str) -> None:
+        """The snapshot of that side is the one that the session began with: what goes wrong without it says nothing about the code."""
+        record = {"tree_sha256": self._begin["trees"][side], "source": self._begin.get("sources", {}).get(side, "…")}
+        target, then = self.root.snapshots / self._code(side), ", and continue the session"
+        named = f"The snapshot {target.name}"
+        snapshot.need_whole(target, record, named, since="the session began", then=then, error=RegressError)
+
+    def _submit(self, run: Run, job: JobDir) -> bool:
+        """Submit the job of a run; False if verl refuses its config with B and takes it with A, which is B's failure."""
+        spec, request = self.suite.case(run.case).spec, self._request(run, job)
+        with self.busy, pulse.during("submitting the job"):
+            try:
+                with uncollected(self.root):
+                    planned = self._plan(run, request)
+                    if planned is None:
+                        return False
+                    submit.say_left_out(planned)
+                    secrets = {**self.material.secrets.get(spec, {}), CANARY: self.session.canary()}
+                    api = RayApi(planned.driver.address)
+                    submit.send(planned, api, "sdk", secrets, allow_mismatch=self.material.allow_mismatch)
+            except RegressError as error:
+                say.error(str(error))
+                raise RegressError(
+                    f"The job {run.name} of this session was not submitted: the reason is above; fix it, then continue the session."
+                ) from error
+        return True
+
+    def _request(self, run: Run, job: JobDir) -> Request:
+        request = self.material.requests[self.suite.case(run.case).spec]
+        added = schedule.overrides_of(run, self.suite, self.session.evidence())
+        said = replace(
+            request.said,
+            code_id=self._code(run.side),
+            submission_id=job.submission_id,
+            overrides=overrides.of_command_line(None, "", " ".join(added)),
+            secrets=(CANARY,),
+            seed=run.seed,
+            perturbed=run.perturbed,
+        )
+        return replace(request, said=said, defaults=replace(request.defaults, code_id=self._code(run.side)))
+
+    def _plan(self, run: Run, request: Request) -> plan.Plan | None:
+        """The plan of a run; None if B's config refuses a job that A's accepts, which is recorded."""
+        try:
+            return plan.make(self.root, request)
+        except BadInput as error:
+            if run.side != "B" or not self._takes_a(request):
+                raise
+            say.error(str(error))
+            self._need_code("B")
+            self.session.write(f"refused-{run.name}", {"reason": str(error)})
+            say.info(f"{run.name}: B's config refuses a job that A's accepts, which decides this case")
+            return None
+
+    def _takes_a(self, request: Request) -> bool:
+        try:
+            plan.make(self.root, replace(request, said=replace(request.said, code_id=self._code("A"))))
+        except RegressError:
+            return False
+        return True
+
+    def record(self, run: Run, job: JobDir, end: Exit) -> None:
+        """The evidence of a run's job, which is over.
+
+        One that was stopped, or lost a node, says nothing about the code: the run is repeated, twice at most. So is one that outlived its
+        head, because half of its evidence went with that. One that failed after its snapshot was removed or changed says nothing
+        either: then the user must act first.
+        """
+        name, session = job.submission_id, self.session
+        losses = sum(key.startswith("lost-") and each["run"] == run.name for key, each in session.evidence().items())
+        # The head that is there now does not know it, and the one before went away before it saw the end.
+        seen = (job.read_state("observed") or {}).get("status")
+        outlived = self.api.job(job.ray_id) is None and seen in ("PENDING", "RUNNING")
+        if (outlived or end in (Exit.STOPPED, Exit.LOST, Exit.NOT_SCHEDULABLE)) and losses < _LOSSES:
+            session.write(f"lost-{name}", {"run": run.name, "outcome": end})
+            what = "lost" if outlived or end is Exit.LOST else "stopped"
+            say.info(f"{run.name}: {name} was {what}, which says nothing about the code: the run is repeated")
+            return
+        if end in (Exit.JOB_FAILED, Exit.STALLED):
+            try:
+                self._need_code(run.side)
+            except RegressError:
+                session.write(f"lost-{name}", {"run": run.name, "outcome": end})
+                raise
+        more = {
+            "artefacts": evidence.artefact_hashes(job),
+            "image": self.material.image,
+            "stalled": end is Exit.STALLED,
+        }
+        known = (session.read("used") or {}).get("artefacts", {})
+        session.write("used", {"artefacts": evidence.read_by(job) | known})  # as the first job that used it
+        session.write_job(run.name, {**evidence.job(job, self.api), **more})
