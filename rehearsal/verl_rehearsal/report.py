@@ -27,8 +27,7 @@ def write(kind: str, payload: Mapping[str, object]) -> None:
     Does nothing if ``VERL_REHEARSAL_REPORTS`` is unset or empty. A reader sees the old document or the new one, never
     part of one. Raises OSError if the directory cannot be written, and TypeError if ``payload`` is not JSON.
     """
-    directory = os.environ.get(DIRECTORY_VARIABLE)
-    if not directory:
+    if not (directory := os.environ.get(DIRECTORY_VARIABLE)):
         return
     reports = Path(directory)
     reports.mkdir(parents=True, exist_ok=True)
