@@ -135,6 +135,18 @@ def test_a_file_that_is_missing_is_refused(planned, shared):
     )
 
 
+def test_a_pipe_is_refused_and_not_read(planned, shared):
+    os.mkfifo(pipe := shared.user_code / "score.py")
+    for key in (SCORE, "data.val_files"):
+        assert planned(f"{key}={pipe}").is_refusal(
+            f"{key}={pipe} (from OVERRIDES) is not usable, because {pipe} is neither a file nor a folder: name one."
+        )
+
+
+def test_what_only_the_job_can_fill_in_is_left_to_it(shared):
+    assert found(shared, {"data": {"own_path": "${oc.env:OF_THE_JOB}/x"}}, "data.own_path") == ()
+
+
 def test_what_only_the_nodes_may_have_is_one_warning(planned, shared, tmp_path):
     outside = write(tmp_path / "there.parquet", "")
     (link := shared.user_code / "link.parquet").symlink_to(outside)

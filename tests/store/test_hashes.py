@@ -84,3 +84,15 @@ def test_a_file_that_is_removed_while_its_folder_is_hashed_is_an_error(shared, m
     monkeypatch.setattr(hashes, "sha256_of", lambda path: files[1].unlink() or real(path))
     with pytest.raises(FileNotFoundError):
         Hashes(shared).content_of(files[0].parent)
+
+
+def test_what_links_in_a_folder_lead_to_counts_once(shared, tmp_path):
+    """Before: the content of a linked folder changed, and no hash did."""
+    images, own = shared.user_code / "images", tmp_path / "own"
+    write(own / "1.png", "one")
+    write(images / "0.png", "zero")
+    (images / "own").symlink_to(own)
+    (own / "back").symlink_to(images)
+    first = Hashes(shared).content_of(images)
+    write(own / "1.png", "other")
+    assert Hashes(shared).content_of(images) != first

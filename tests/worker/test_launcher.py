@@ -551,6 +551,16 @@ def test_a_job_whose_input_was_changed_while_it_waited_never_trains(launched, ot
     refused(launched, f"data.val_files={file} (from OVERRIDES) {why}")
 
 
+def test_an_input_that_is_removed_while_it_is_hashed_is_one_sentence(shared, monkeypatch):
+    def gone(*_args, **_more):
+        raise FileNotFoundError(2, "No such file or directory", "x.parquet")
+
+    monkeypatch.setattr(Hashes, "content_of", gone)
+    one = an_input(shared.user_code)
+    with pytest.raises(RegressError, match=r"while it was hashed \(.*x.parquet'\): submit the job again\.$"):
+        launcher.check_inputs(JobDir(shared.jobs / "job"), {"inputs": [one]}, None)
+
+
 def test_a_snapshot_that_was_changed_while_the_job_waited_never_trains(launched, other):
     launched.start("print('trained')")
     await_position(launched)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -21,7 +22,7 @@ from verl_regress.base.trust import need
 from verl_regress.plan.compose import CONFIG, Composed
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.overrides import OURS
-from verl_regress.plan.reward_fn import MOST_PARSED
+from verl_regress.plan.reward_fn import parsed
 
 # Read in verl 0.7.1 to 0.9.1 and main: the ends of keys that name files; of keys for what the job writes; and the key for what it either
 # writes or reads.
@@ -110,7 +111,12 @@ def _input(
     # Arguments of the user's own function (reward_kwargs, …) have any name.
     names_files, is_named = key.endswith(_NAMES_FILES) and "kwargs." not in key, origin is not None
     plain = text.removeprefix("file://")
-    if key.endswith(_WRITTEN) or "://" in plain or not (plain.isprintable() or (names_files and is_named)):
+    if (
+        key.endswith(_WRITTEN)
+        or "://" in plain
+        or "${" in plain
+        or not (plain.isprintable() or (names_files and is_named))
+    ):
         return None
     named = f"{key}={shown(plain)} (from {origin or CONFIG})" if artefact is None else artefact.named
     path, may_be_missing = Path(plain), key.endswith(_DUMPED)
@@ -160,8 +166,11 @@ def _need(root: SharedRoot, one: Input, artefact: Artefact | None = None) -> Non
         return
     file = one.path / "config.json" if one.key.endswith("model.path") else one.path
     try:
-        if one.needed:
-            file.stat()
+        # A pipe would stop whoever reads it.
+        if one.needed and not stat.S_ISREG(mode := file.stat().st_mode) and not stat.S_ISDIR(mode):
+            raise BadInput(
+                f"{one.named} is not usable, because {shown(str(file))} is neither a file nor a folder: name one."
+            )
     except (OSError, ValueError) as error:
         if artefact is not None and artefact.kind == "dataset" and file.parent.is_file():
             raise BadInput(
@@ -210,11 +219,7 @@ def _imported_by(path: Path) -> Iterator[Path]:
 
 def _imports(path: Path, folder: Path) -> Iterator[Path]:
     """Where the modules and packages that a file imports would be: under its own folder, and under `folder`, as if that were imported from."""
-    try:
-        tree = ast.parse(path.read_bytes() if path.stat().st_size <= MOST_PARSED else b"")
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             named = [(folder, each.name) for each in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -10,7 +10,7 @@ from typing import Any
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
 from verl_regress.plan.compose import Composed
-from verl_regress.plan.reward_fn import MOST_PARSED
+from verl_regress.plan.reward_fn import parsed
 
 # Where verl keeps its reward managers, each in a file of its name (0.7.1 to 0.9.1), and what they add where a reward model runs.
 _MANAGERS = "verl/experimental/reward_loop/reward_manager"
@@ -27,7 +27,7 @@ def check(root: SharedRoot, code_path: Path, code: Mapping[str, Any], composed: 
         return
     manager = composed.value("reward.reward_manager.name")
     called = _keywords_of_call(code_path / _MANAGERS / f"{manager}.py")
-    defined = [node for node in _parsed(path).body if getattr(node, "name", None) == function.name]
+    defined = [node for node in parsed(path).body if getattr(node, "name", None) == function.name]
     if not called or len(defined) != 1:
         return
     (node,) = defined
@@ -58,15 +58,8 @@ def _keywords_of_call(manager: Path) -> list[str]:
     """The names with which a reward manager calls `compute_score`, every time; none if it is not verl's, or it passes them otherwise."""
     calls = [
         [word.arg for word in node.keywords if word.arg]
-        for node in ast.walk(_parsed(manager))
+        for node in ast.walk(parsed(manager))
         if isinstance(node, ast.Call) and "compute_score" in ast.unparse(node.func) and not node.args
     ]
     calls = [names for names in calls if names]
     return [name for name in calls[0] if all(name in names for names in calls)] if calls else []
-
-
-def _parsed(path: Path) -> ast.Module:
-    try:
-        return ast.parse(path.read_bytes() if path.stat().st_size <= MOST_PARSED else b"")
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return ast.Module([], [])

@@ -5,6 +5,7 @@ The file is parsed and never run.
 
 from __future__ import annotations
 
+import ast
 import re
 import symtable
 import sys
@@ -43,6 +44,14 @@ class Function:
         key = _LEGACY if legacy else NEW
         path, name = value(f"{key}.path"), value(f"{key}.name")
         return cls(str(path), None if name is None else str(name), key) if path else None
+
+
+def parsed(path: Path) -> ast.Module:
+    """A Python file; an empty one for what is too large or cannot be parsed."""
+    try:
+        return ast.parse(path.read_bytes() if path.stat().st_size <= MOST_PARSED else b"")
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
 
 
 def check(root: SharedRoot, given: str, origin: str) -> Path:

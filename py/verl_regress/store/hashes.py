@@ -25,10 +25,19 @@ def by_stat(path: Path) -> str:
     return hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
 
 
-def digest(directory: Path, large: Callable[[Path], str] = by_stat) -> str:
-    """One hash over a directory: every path, and every file's bytes (`large` above 64 MiB). Raises OSError."""
-    found = hashlib.sha256()
-    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+def digest(directory: Path, large: Callable[[Path], str] = by_stat, *, follow: bool = False) -> str:
+    """One hash over a directory: every path, and every file's bytes (`large` above 64 MiB), with `follow` also those in folders that links
+    in it lead to, each once. Raises OSError.
+    """
+    found, paths, seen = hashlib.sha256(), list[Path](), set[str]()
+    for folder, below, names in os.walk(directory, followlinks=follow):
+        if (real := os.path.realpath(folder)) in seen:
+            below.clear()
+            continue
+        seen.add(real)
+        below.sort()
+        paths += [path for name in names if (path := Path(folder, name)).is_file()]
+    for path in sorted(paths):
         found.update(os.fsencode(f"{path.relative_to(directory)}\0"))
         found.update(bytes.fromhex(of_file(path, large)))
     return found.hexdigest()
@@ -54,9 +63,9 @@ class Hashes:
         large = self.of_large if is_read else by_stat
         main = path / "refs" / "main"
         if main.is_file():
-            path = path / "snapshots" / main.read_text(encoding="utf-8").strip()
+            path = path / "snapshots" / main.read_text(encoding="utf-8", errors="replace").strip()
         if path.is_dir():
-            return digest(path, large)
+            return digest(path, large, follow=True)
         return of_file(path, large) if path.is_file() else None
 
     def of_large(self, path: Path) -> str:

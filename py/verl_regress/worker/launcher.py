@@ -236,7 +236,12 @@ def check_inputs(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> None:
     """
     hashes, found = Hashes(job.root), []
     for each in plan.get("inputs") or ():
-        sha256 = hashes.content_of(Path(each["path"]), is_read=each["fact"] is not None)
+        try:
+            sha256 = hashes.content_of(Path(each["path"]), is_read=each["fact"] is not None)
+        except OSError as error:
+            raise RegressError(
+                f"{each['named']} was changed, or cannot be read, while it was hashed ({error}): submit the job again."
+            ) from None
         is_missing = each["needed"] and not Path(each["path"]).exists()
         if each["sha256"] not in (None, sha256) or (is_missing and not each["outside"]):
             raise RegressError(f"{each['named']} was changed or removed after the job was submitted: submit it again.")
