@@ -22,7 +22,8 @@ def four(make_job, ray):
     metrics(done, 1, 2, 3)
     failed = make_job("failed", started={"pid": 1}, ended={"exit_code": 7, "reason": "the trainer\nended " + "x" * 200})
     make_job("runs", ended={"exit_code": 1, "reason": "no"})
-    second = make_job("runs/attempts/2", started={"pid": 1})
+    read = {"inputs": [{"path": "/own/x.parquet", "sha256": "1"}]}
+    second = make_job("runs/attempts/2", started={"pid": 1}, inputs=read)
     write(
         second.config / "resolved.json",
         json.dumps({"workload": "ppo", "code_id": "codeB", "parent": {"attempt": 1, "checkpoint": "c", "step": 4}}),
@@ -61,6 +62,7 @@ def test_the_same_as_json(run):
         "submission_id": "runs", "attempt": 2, "ray_id": "runs.a2", "workload": "ppo", "code_id": "codeB", "profile": None, "owner": None,
         "status": "RUNNING", "shown": "RUNNING", "reason": None, "cause": None, "why": "", "not_finite": None, "debugged": None,
         "attempts": 2, "steps": 4, "made": "2001-09-09T01:46:40+00:00", "driver_ip": None,
+        "inputs": {"/own/x.parquet": "1"},
     }  # fmt: skip
     assert said["jobs"][1]["reason"] == "the trainer\nended " + "x" * 200
 

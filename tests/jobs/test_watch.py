@@ -96,6 +96,8 @@ def test_a_job_that_succeeds_has_a_line_a_step_and_its_facts_at_the_end(follow, 
         "MVP_PRECHECK_VERL_FILE: /snapshot/verl/__init__.py\nMVP_PRECHECK_MARKER: codeA\n"
         "(TaskRunner pid=7) Total training steps: 2\n"
     )
+    read = {"/own/train.parquet": "1" * 64, "/outside/test.parquet": None}
+    job.write_state("inputs", {"inputs": [{"path": path, "sha256": sha256} for path, sha256 in read.items()]})
     for name in ("global_step_2", "global_step_10", "global_step_2.tmp"):
         (job.checkpoints / name).mkdir()
     ended, lines = follow(
@@ -119,6 +121,8 @@ def test_a_job_that_succeeds_has_a_line_a_step_and_its_facts_at_the_end(follow, 
         "MVP_PRECHECK_MARKER: codeA",
         "driver_info.node_ip_address: 10.0.0.2",
         "2 of 2 training steps, checkpoints/global_step_2, checkpoints/global_step_10",
+        "read /own/train.parquet (sha256 1111111111111111)",
+        "read /outside/test.parquet (sha256 -)",
         f"outputs: {job.path}",
         "ok      job SUCCEEDED (the trainer ended)",
     ]

@@ -139,6 +139,11 @@ def plan_of(job: JobDir) -> dict[str, Any]:
     return plan
 
 
+def inputs_of(job: JobDir) -> dict[str, str | None]:
+    """What a job read, with its sha256, as the launcher recorded it: nothing before that. Raises Unreadable."""
+    return {each["path"]: each["sha256"] for each in (job.read_state("inputs") or {}).get("inputs", ())}
+
+
 def api_of(job: JobDir) -> RayApi:
     """The Ray at the address in this job's plan. Raises BadInput, Unreadable."""
     return RayApi(plan_of(job)["address"])

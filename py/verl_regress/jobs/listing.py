@@ -112,12 +112,13 @@ def _rows(args: argparse.Namespace, known: Known) -> tuple[int, list[dict[str, A
 def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
     """What is shown of a job's newest attempt. What cannot be read is left out."""
     plan: dict[str, Any] = {}
-    steps = made = not_finite = None
+    steps = made = not_finite = inputs = None
     try:
         made = datetime.fromtimestamp(find.made(job), timezone.utc).isoformat(timespec="seconds")
         plan = job.read_config("resolved.json") or {}
         judgement = judge_for_cluster(cluster, job, known)
         steps, not_finite = progress.so_far(job)
+        inputs = find.inputs_of(job)
     except DAMAGED as error:
         judgement = _unknown(job, error)
     is_good = judgement.status in _GOOD
@@ -139,6 +140,7 @@ def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
         "debugged": judgement.debugged,
         "steps": steps,
         "made": made,
+        "inputs": inputs,
         "driver_ip": judgement.driver_ip,
     }
 

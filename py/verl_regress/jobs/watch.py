@@ -278,6 +278,8 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     say.info(f"{progress.taken(job)}, {kept}")
     if (parent := progress.parent_of(job)["checkpoint"]) is not None:
         say.info(f"continued from {parent}")
+    for path, sha256 in find.inputs_of(job).items():
+        say.info(f"read {path} (sha256 {(sha256 or '-')[:16]})")
     say.info(f"outputs: {job.path}")
     sentence = f"{job.ray_id} {judgement.status.value} ({judgement.reason or 'no reason was given'})"
     if judgement.status is Status.SUCCEEDED:

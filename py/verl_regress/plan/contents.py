@@ -22,15 +22,8 @@ from verl_regress.store.datasets import parquet_of
 
 _MOST_HEADER = 100_000_000  # bytes: the most that safetensors reads
 _INDEX, _ONE = "model.safetensors.index.json", "model.safetensors"
-_OF_TOKENIZER = (
-    "tok",
-    "vocab",
-    "spiece",
-    "sentencepiece",
-    "bpe",
-    ".model",
-    ".py",
-)  # in the names of the files that can be one
+# In the names of the files that can be one.
+_OF_TOKENIZER = ("tok", "vocab", "spiece", "sentencepiece", "bpe", ".model", ".py")
 _TRAIN, _BATCHES = "data.train_files", ("data.train_batch_size", "data.gen_batch_size")
 _RESUMED, _CHECKPOINT = "trainer.resume_from_path", re.compile("global_step_[0-9]+$")
 _TRAINED = ("actor_rollout_ref.model", "model")  # whose tokenizer the job uses

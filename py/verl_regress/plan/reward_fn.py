@@ -54,17 +54,6 @@ def parsed(path: Path) -> ast.Module:
         return ast.Module([], [])
 
 
-def check(root: SharedRoot, given: str, origin: str) -> Path:
-    """Return the file under user/code/ of the shared root that `given` names. Raises BadInput, with `origin`."""
-    path = Path(given)
-    if not path.is_relative_to(root.user_code) or root.escape_of(path) is not None:
-        raise BadInput(
-            f"reward_fn_path={shown(given)} (from {origin}) is not usable: it must be a file under ${{shared_root}}/user/code, without '..' and "
-            "without a link out of the shared root."
-        )
-    return path
-
-
 def check_function(
     root: SharedRoot, function: Function | None, given: Path | None, origin: str, overrides: Iterable[Override]
 ) -> None:
