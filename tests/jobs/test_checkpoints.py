@@ -161,13 +161,16 @@ def test_what_a_checkpoint_lacks(job, name, content, problem):
     assert next(checkpoints.checked(job)) == (job.checkpoints / "global_step_4", "it was not saved to its end")
 
 
-def test_on_how_many_gpus_fsdp_saved(job):
+def test_what_fsdp_saved_is_for_as_many_gpus(job):
     checkpoint = write_checkpoint(job, 2)
-    assert checkpoints.world_size(checkpoint) == 2
-    shutil.rmtree(checkpoint / "actor")
-    shutil.rmtree(checkpoint / "critic")
+    assert checkpoints.problem_of(checkpoint, 2) is None
+    assert checkpoints.problem_of(checkpoint, 4) == (
+        "it was saved on 2 GPUs (actor/model_world_size_2_rank_*.pt), and this job trains on 4"
+    )
+    for part in ("actor", "critic"):
+        shutil.rmtree(checkpoint / part)
     write(checkpoint / "actor" / "dist_ckpt" / "__0_0.distcp", "weights")
-    assert checkpoints.world_size(checkpoint) is None
+    assert checkpoints.problem_of(checkpoint, 4) is None
 
 
 def test_why_there_is_none(make_job):

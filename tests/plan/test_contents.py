@@ -94,7 +94,7 @@ def test_a_checkpoint_that_is_not_complete_is_refused(planned, checkpoint):
     assert planned(RESUME, named).status == 0
     (checkpoint / "data.pt").unlink()
     assert planned(RESUME, named).is_refusal(
-        f"{named} (from OVERRIDES) is not complete, because it has no data.pt, so the data would begin again: name another checkpoint."
+        f"{named} (from OVERRIDES) is not usable, because it has no data.pt, so the data would begin again: name another checkpoint."
     )
     assert planned("trainer.resume_mode=disable", named).status == 0
 
@@ -104,8 +104,8 @@ def test_a_checkpoint_of_other_gpus_is_refused(planned, checkpoint):
     gpus = ("+trainer.nnodes=2", "+trainer.n_gpus_per_node=2")
     named = f"trainer.resume_from_path={checkpoint}"
     assert planned(RESUME, named, *gpus).is_refusal(
-        f"{named} (from OVERRIDES) was saved on 2 GPUs (model_world_size_2_rank_*.pt), and this job trains on 4: write trainer.nnodes and "
-        "trainer.n_gpus_per_node of 2 GPUs, or name another checkpoint."
+        f"{named} (from OVERRIDES) is not usable, because it was saved on 2 GPUs (actor/model_world_size_2_rank_*.pt), and this job trains on 4: "
+        "name another checkpoint."
     )
     assert planned(RESUME, named, "+trainer.nnodes=1", gpus[1]).status == 0
 

@@ -78,12 +78,11 @@ def step_of(checkpoint: str) -> int:
     return int(checkpoint.removeprefix("global_step_"))
 
 
-def problem_of(checkpoint: Path) -> str | None:
-    """What this checkpoint lacks; None if each part has weights, the position in the data and all ranks of every kind of file are there, and
-    none of these files is empty (0.7.1 to 0.9.1).
+def problem_of(checkpoint: Path, gpus: int | None = None) -> str | None:
+    """What keeps a trainer on so many GPUs from continuing from it (None: on any number); None if nothing does (0.7.1 to 0.9.1).
 
-    RL's parts are the actor, and the critic where verl trains one. SFT has data_0.pt, and no parts. Without the position verl continues,
-    but from the first row.
+    RL's parts are the actor, and the critic where verl trains one. SFT has data_0.pt, and no parts. Without the position in the data verl
+    continues, but from the first row. What FSDP saved on N GPUs only N can load.
     """
     is_sft = any(checkpoint.glob("data_*.pt"))
     for part in [checkpoint] if is_sft else [checkpoint / "actor", *checkpoint.glob("critic")]:
@@ -91,22 +90,18 @@ def problem_of(checkpoint: Path) -> str | None:
             return f"{'it' if is_sft else part.name} has no weights"
     if not is_sft and not (checkpoint / "data.pt").is_file():
         return "it has no data.pt, so the data would begin again"
-    ranks = Counter[tuple[Path, str, str]]()
+    ranks = Counter[tuple[Path, str, int]]()
     for path in sorted(checkpoint.rglob("*")):
         if path.suffix in _OF_WEIGHTS and path.is_file() and path.stat().st_size == 0:
             return f"{path.relative_to(checkpoint)} is empty"
         if match := _OF_RANK.fullmatch(path.name):
-            ranks[path.parent.relative_to(checkpoint), match[1], match[2]] += 1
+            ranks[path.parent.relative_to(checkpoint), match[1], int(match[2])] += 1
     for (place, kind, world), found in ranks.items():
-        if found != int(world):
+        if found != world:
             return f"it has {found} of {world} files {place / kind}_world_size_{world}_rank_*.pt"
+        if kind == "model" and gpus not in (None, world):
+            return f"it was saved on {world} GPUs ({place / kind}_world_size_{world}_rank_*.pt), and this job trains on {gpus}"
     return None
-
-
-def world_size(checkpoint: Path) -> int | None:
-    """On how many GPUs FSDP saved it, which alone can load it; None if something else did."""
-    found = [_OF_RANK.fullmatch(path.name) for path in checkpoint.rglob("model_world_size_*_rank_*.pt")]
-    return next((int(match[2]) for match in found if match), None)
 
 
 def _is_weights(path: Path) -> bool:

@@ -99,15 +99,9 @@ def _check_checkpoint(one: Input, workload: Workload, composed: Composed) -> Non
         raise BadInput(
             f"{one.named} is no checkpoint that verl takes: name a folder global_step_N, without a slash behind it."
         )
-    problem = checkpoints.problem_of(one.path)
+    problem = checkpoints.problem_of(one.path, composed.devices.trainer)
     if problem is not None:
-        raise BadInput(f"{one.named} is not complete, because {problem}: name another checkpoint.")
-    saved, trainer = checkpoints.world_size(one.path), composed.devices.trainer
-    if saved is not None and trainer is not None and saved != trainer:
-        raise BadInput(
-            f"{one.named} was saved on {saved} GPUs (model_world_size_{saved}_rank_*.pt), and this job trains on {trainer}: write "
-            f"trainer.nnodes and trainer.n_gpus_per_node of {saved} GPUs, or name another checkpoint."
-        )
+        raise BadInput(f"{one.named} is not usable, because {problem}: name another checkpoint.")
 
 
 def _check_model(one: Input, composed: Composed) -> None:

@@ -137,12 +137,7 @@ def gsm8k_rows(examples: Iterable[Mapping[str, Any]], split: str, place: str) ->
                 "prompt": [{"role": "user", "content": _GSM8K_PROMPT.format(question=example["question"])}],
                 "ability": "math",
                 "reward_model": {"style": "rule", "ground_truth": final[1].replace(",", "")},
-                "extra_info": {
-                    "split": split,
-                    "index": index,
-                    "answer": example["answer"],
-                    "question": example["question"],
-                },
+                "extra_info": {"split": split, "index": index} | {key: example[key] for key in ("answer", "question")},
             }
         )
     return rows
@@ -196,17 +191,10 @@ def write_parquet(rows: list[Row] | Path, path: Path) -> None:
 
 def conversations(rows: Iterable[Row]) -> list[Row]:
     """Return the SFT rows for RL `rows`: each question with GSM8K's worked answer, or with the number alone for a sum."""
+    answers = ((row, f"#### {row['reward_model']['ground_truth']}") for row in rows)
     return [
-        {
-            "messages": [
-                *row["prompt"],
-                {
-                    "role": "assistant",
-                    "content": row["extra_info"].get("answer", f"#### {row['reward_model']['ground_truth']}"),
-                },
-            ]
-        }
-        for row in rows
+        {"messages": [*row["prompt"], {"role": "assistant", "content": row["extra_info"].get("answer", number)}]}
+        for row, number in answers
     ]
 
 
