@@ -730,7 +730,7 @@ def test_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit, shared, ca
     key = "actor_rollout_ref.model.path"
     assert submit("--dry-run", f"--overrides={key}=org/other").status == 0
     assert submit(f"--overrides={key}=org/name").is_refusal(
-        of_another(f"{key}={model} (from OVERRIDES)", theirs, "name one of your own")
+        of_another(f"{key}=org/name (from OVERRIDES)", theirs, "name one of your own")
     )
     os.chown(theirs, 0, 0)
     assert submit("--dry-run", f"--overrides={key}=org/name").status == 0
