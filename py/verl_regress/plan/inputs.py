@@ -141,7 +141,13 @@ def _input(
     is_model = is_here and _is_model(path)
     # Any other text may be a path by chance, such as a stop word.
     is_sure = (names_files and (is_named or is_here)) or is_model or (is_here and path.is_file())
-    if not is_sure or (root.path.is_relative_to(path) and artefact is None):
+    if (
+        is_sure
+        and root.path.is_relative_to(path)
+        and key.endswith(("model.path", "files", "custom_reward_function.path"))
+    ):
+        raise BadInput(f"{named} is refused: the whole shared root is in it; name what is read.")
+    if not is_sure or root.path.is_relative_to(path):
         return None
     fact = _fact(key, path, is_model=is_model)
     outside = root.escape_of(path) is not None
@@ -172,7 +178,7 @@ def _need(root: SharedRoot, one: Input, artefact: Artefact | None = None) -> Non
                 f"{one.named} is not usable, because {shown(str(file))} is neither a file nor a folder: name one."
             )
     except (OSError, ValueError) as error:
-        if artefact is not None and artefact.kind == "dataset" and file.parent.is_file():
+        if artefact is not None and artefact.kind == "dataset" and isinstance(error, NotADirectoryError):
             raise BadInput(
                 f"{one.named} is a file, but dataset names a folder: one file goes into data.train_files and data.val_files."
             ) from None
