@@ -144,7 +144,7 @@ def request_of(args: argparse.Namespace, spec_name: str, spec_text: str, texts: 
 
 def say_left_out(planned: plan.Plan) -> None:
     """Print which optional overrides the snapshot's config has no key for, that a logger was added, and which inputs only the nodes may have."""
-    outside = [one.named for one in planned.inputs if one.outside]
+    outside = dict.fromkeys(one.named for one in planned.inputs if one.outside)  # a data set has two files
     if outside:
         say.warn(
             f"{', '.join(outside)}: not under {planned.job.root.path}, so every node must have the same there; the job's log says if its launcher's node lacks it."

@@ -44,7 +44,7 @@ setup() {
   stub docker '[[ $1 != inspect ]] || echo true'
   sandbox::lines CLUSTER_NAME=mine PROFILE=rocm NODE_IMAGE=mine:1 <<<'cluster::_start_worker worker-0 head:6379'
   assert_status 0
-  assert_called 'worker-0.log env --unset=ROCR_VISIBLE_DEVICES --unset=CUDA_VISIBLE_DEVICES VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-0 VERL_REGRESS_OWNER= python3 /private/common/code/verl_regress/'
+  assert_called 'worker-0.log env --unset=ROCR_VISIBLE_DEVICES --unset=CUDA_VISIBLE_DEVICES VERL_REGRESS_RAY=mine VERL_REGRESS_NODE=worker-0 VERL_REGRESS_OWNER= RAY_NUM_REDIS_GET_RETRIES=600 python3 /private/common/code/verl_regress/'
   assert_called '/ray_start.py start --node-name=worker-0 '
   sandbox::lines CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379'
   assert_called 'worker-1.log env VERL_REGRESS_RAY=mine '
