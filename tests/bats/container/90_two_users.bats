@@ -126,13 +126,14 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
 }
 
 @test "two users: data and models of the other are read after one line in env/local.env" {
-  local what
-  for what in data.train_files=datasets model.path=common/models; do
+  local what kind
+  for what in dataset=datasets model=common/models; do
+    kind=${what%=*}
     # The other of both is the machine's.
     chown -R root "${shared}"/{datasets,common/models}
     chown -R "$BOB" "${shared}/${what#*=}"
     two::refused 2 \
-      "error   ${what%=*}=[^ ]+ \(from verl-regress\) is refused, because [^ ]+ belongs to user ${BOB}, and what is there decides what your job does: set TRUSTED_UIDS=${BOB} if you trust that user, or TRUSTED_UIDS=group if you trust all of SHARED_GROUP, or name one of your own\." \
+      "error   ${kind}=[^ ]+ \(from the knob ${kind^^}\) is refused, because [^ ]+ belongs to user ${BOB}, and what is there decides what your job does: set TRUSTED_UIDS=${BOB} if you trust that user, or TRUSTED_UIDS=group if you trust all of SHARED_GROUP, or name one of your own\." \
       ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh spec.yaml
   done
   chown -R "$BOB" "${shared}"/{datasets,common/models}
