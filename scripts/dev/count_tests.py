@@ -3,9 +3,10 @@
     count_tests.py [--expected-skips FILE] REPORTS SUITE...
 
 Prints a line a suite, then `N passed, N failed`. Reads SUITE.tap (bats, lint) or SUITE.xml (pytest) and SUITE.status, the
-runner's exit status. A test that passes in SUITE.again.tap has passed, and is named because it failed once. What was planned and has no result failed; a suite with no report, no test that ran, or a runner that
-failed without saying where, counts one failure. With --expected-skips, a skipped test that FILE does not list with that
-reason failed, and is named in a separate line. Each failed test follows its suite with the last lines of its report: a log of
+runner's exit status. A test that passes in SUITE.again.tap has passed, and is named because it failed once. What was
+planned and has no result failed; a suite with no report, no test that ran, or a runner that failed without saying where,
+counts one failure. With --expected-skips, a skipped test that FILE does not list with that reason failed, and is named in
+a separate line. Each failed test follows its suite with the last lines of its report: a log of
 thousands of lines may be cut where it failed. Exits 1 when anything failed.
 """
 
@@ -49,7 +50,7 @@ def count_tap(text: str, again: str = "") -> Counts:
 
 
 def _results(text: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """The names of the tests that passed, and those that were skipped, with their reasons."""
+    """The names of the tests that passed, and the skipped ones with their reasons."""
     lines = re.findall(r"^ok \d+ (.*?)(?: in \d+ms)?(?: # (skip) ?(.*))?$", text, re.MULTILINE)
     return [name for name, skip, _ in lines if not skip], [(name, reason) for name, skip, reason in lines if skip]
 
@@ -62,8 +63,8 @@ def count_junit(text: str) -> Counts:
         name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
         if (skip := case.find("skipped")) is not None:
             skipped.append((name, skip.get("message", "")))
-        elif (failure := next(iter([*case.findall("failure"), *case.findall("error")]), None)) is not None:
-            failures.append((name, failure.text or ""))
+        elif found := [*case.findall("failure"), *case.findall("error")]:
+            failures.append((name, found[0].text or ""))
     return Counts(len(cases) - len(failures) - len(skipped), len(failures), skipped, failures)
 
 
