@@ -106,13 +106,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--cache", type=Path, default=Path(".verl-regress/cache"), metavar="DIR", help="for packages and base's runs"
     )
-    parser.add_argument(
-        "--allow",
-        type=verdicts.allowed,
-        default=frozenset(),
-        metavar="WORD,...",
-        help="verdicts that exit with 0: changed,inconclusive",
-    )
+    verdicts.add_allow(parser)
     parser.add_argument(
         "--changed", action="store_true", help="only the cases that load a file of verl that differs; in doubt, all"
     )

@@ -57,13 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="judge the memory too, as a case of its own, if the runs have records of it",
     )
-    parser.add_argument(
-        "--allow",
-        type=verdicts.allowed,
-        default=frozenset(),
-        metavar="WORD,...",
-        help="verdicts that exit with 0: changed,inconclusive",
-    )
+    verdicts.add_allow(parser)
     parser.add_argument(
         "--accept",
         type=_names,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import enum
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -93,6 +94,17 @@ def allowed(text: str) -> frozenset[Word]:
     if unknown := [name for name in names if name not in words]:
         raise CannotJudge(f"--allow={text} has '{unknown[0]}': only {' and '.join(words)} can be allowed.")
     return frozenset(words[name] for name in names)
+
+
+def add_allow(parser: argparse.ArgumentParser) -> None:
+    """The option `--allow`, as `allowed` reads it."""
+    parser.add_argument(
+        "--allow",
+        type=allowed,
+        default=frozenset(),
+        metavar="WORD,...",
+        help="verdicts that exit with 0: changed,inconclusive",
+    )
 
 
 def worst(found: Iterable[Verdict]) -> Word:

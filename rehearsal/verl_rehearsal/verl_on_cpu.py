@@ -1,6 +1,6 @@
 """Replaces what verl does for machines with GPUs alone, one function for each of its modules.
 
-All of it was read in verl 0.7.1 to 0.9.1 and main at 1dda039b. The names that each function touches are those that it requires.
+All of it was read in verl 0.7.1 to 0.9.1 and main at 1dda039b. Each function requires the names that it touches.
 """
 
 from collections.abc import Callable, Mapping

@@ -28,7 +28,7 @@ job::submit() {
 
 # job::export SPEC: prints a file that runs the JobSpec file SPEC in the place that TO names. Secrets are not read.
 job::export() {
-  local stream knob args=("--to=${TO}" "$(job::_deadlines)") members=()
+  local stream knob args=("--to=${TO}" "$(job::deadlines)") members=()
   cli::temp_dir stream
   job::_make_code
   job::request args members "$stream" "$1"
@@ -197,7 +197,7 @@ job::follow() {
   attached::begin
   cli::on_interrupt job::_tell_left
   while true; do
-    attached::run true wait "$job" --attached "$(job::_deadlines)"
+    attached::run true wait "$job" --attached "$(job::deadlines)"
     # The helper says which job it follows (JOB=latest may soon be another one), then how that ended. An engine may also report on
     # stdout that the container is gone.
     mapfile -t said <"$ATTACHED_SAID"
@@ -243,7 +243,8 @@ job::end_leftovers() {
 # job::_end_leftovers_on NODE JOB_DIR: prints how many there were; nothing for a node that cannot be reached.
 job::_end_leftovers_on() { ! node::is_alive "$1" || helper::run "$1" leftovers "$2"; }
 
-job::_deadlines() { printf -- '--deadlines=%s,%s,%s,%s\n' "$PENDING_TIMEOUT" "$START_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
+# job::deadlines: the four limits of a wait, as a word for the helper.
+job::deadlines() { printf -- '--deadlines=%s,%s,%s,%s\n' "$PENDING_TIMEOUT" "$START_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
 
 # job::need_small WHAT FILE: a megabyte of YAML takes ten seconds to read, and what a user writes has a few kilobytes.
 job::need_small() {

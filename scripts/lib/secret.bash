@@ -7,7 +7,7 @@ readonly SECRET_READ=65537
 
 declare -gA _SECRET_VALUES=()
 
-# secret::read_of SPEC FILE: the secrets of the JobSpec in FILE, which the user knows as SPEC, instead of those that were read before.
+# secret::read_of SPEC FILE: reads the secrets of the JobSpec in FILE, which the user knows as SPEC, and forgets the earlier ones.
 secret::read_of() {
   _SECRET_VALUES=()
   ! grep -q secrets "$2" || secret::read_all "$1" helper::run_in head secrets --spec-name "$1" <"$2"

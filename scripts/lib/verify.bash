@@ -40,7 +40,7 @@ verify::open() {
 verify::_collect() {
   local spec image
   image=$(node::image head)
-  VERIFY_ARGS=(--attached "$(job::_deadlines)" "--allow=${ALLOW}" "--image=${image}"
+  VERIFY_ARGS=(--attached "$(job::deadlines)" "--allow=${ALLOW}" "--image=${image}"
   "--caller=${CLI_NAME%.sh} of user ${OWNER_USER} (pid $$ on ${HOSTNAME})")
   VERIFY_MEMBERS=() VERIFY_SECRETS=()
   cli::temp_dir VERIFY_FILES

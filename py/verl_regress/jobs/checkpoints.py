@@ -13,7 +13,7 @@ from verl_regress.base.files import read_text
 from verl_regress.base.layout import JobDir
 
 _OF_RANK = re.compile(r"(.+)_world_size_([0-9]+)_rank_[0-9]+\.pt")  # FSDP
-_OF_WEIGHTS = (".pt", ".distcp", ".safetensors")
+_NEVER_EMPTY = (".pt", ".distcp", ".safetensors")
 
 
 def names(job: JobDir) -> list[str]:
@@ -92,7 +92,7 @@ def problem_of(checkpoint: Path, gpus: int | None = None) -> str | None:
         return "it has no data.pt, so the data would begin again"
     ranks = Counter[tuple[Path, str, int]]()
     for path in sorted(checkpoint.rglob("*")):
-        if path.suffix in _OF_WEIGHTS and path.is_file() and path.stat().st_size == 0:
+        if path.suffix in _NEVER_EMPTY and path.is_file() and path.stat().st_size == 0:
             return f"{path.relative_to(checkpoint)} is empty"
         if match := _OF_RANK.fullmatch(path.name):
             ranks[path.parent.relative_to(checkpoint), match[1], int(match[2])] += 1
