@@ -1,7 +1,5 @@
 """A Ray base config as a typed object, built once from the document that base_config.schema.json accepted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,7 +20,7 @@ class Deterministic:
 class BaseConfig:
     """What a profile brings to every job. `trainer_overrides` are by workload; `document` has it all as given."""
 
-    document: Document = field(repr=False)
+    document: "Document" = field(repr=False)
     address: str
     entrypoint_num_cpus: float
     entrypoint_resources: Mapping[str, float]
@@ -32,7 +30,7 @@ class BaseConfig:
     deterministic: Deterministic | None = None
 
     @classmethod
-    def from_document(cls, document: Document) -> BaseConfig:
+    def from_document(cls, document: "Document") -> "BaseConfig":
         """The base config in a document that its schema accepted; what is under `runtime_env` has its own field."""
         said = dict(document.content)
         said |= said.pop("runtime_env", {})

@@ -1,7 +1,5 @@
 """Reads the documents that a user writes, JobSpec, Ray base config and suite, each against its JSON Schema."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import math

@@ -1,7 +1,5 @@
 """Exit statuses, and the one kind of error that is meant for users."""
 
-from __future__ import annotations
-
 import enum
 import errno
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A file that cannot be read is one sentence (`Unreadable`), which says what is in the way.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """Submission ids, which Ray does not validate (2.60: a `/` leaves an unremovable record), and names of directories on the shared root."""
 
-from __future__ import annotations
-
 import re
 import secrets
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """A JobSpec as a typed object, built once from the document that jobspec.schema.json accepted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,7 +24,7 @@ class Secret:
 class JobSpec:
     """What a JobSpec asks for; None or empty for what it leaves out. `document` has it value for value."""
 
-    document: Document = field(repr=False)
+    document: "Document" = field(repr=False)
     workload: str
     submission_id: str | None = None
     shared_root: str | None = None
@@ -43,7 +41,7 @@ class JobSpec:
     secrets: tuple[Secret, ...] = ()
 
     @classmethod
-    def from_document(cls, document: Document) -> JobSpec:
+    def from_document(cls, document: "Document") -> "JobSpec":
         """The JobSpec in a document that its schema accepted; what is under `ray` and `resources` has its own fields."""
         said = dict(document.content)
         said |= said.pop("ray", {}) | said.pop("resources", {})

@@ -1,7 +1,5 @@
 """Where everything is under the shared root. Only this module spells out the project's paths."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -203,7 +201,7 @@ class JobDir:
         return int(self.path.name) if self.path.parent.name == "attempts" else 1
 
     @property
-    def first(self) -> JobDir:
+    def first(self) -> "JobDir":
         """The job directory itself."""
         return JobDir(self.path.parents[1]) if self.attempt > 1 else self
 
@@ -222,11 +220,11 @@ class JobDir:
         """Ray's submission id of this attempt: the job's own, or `<submission_id>.aN`."""
         return self.submission_id if self.attempt == 1 else f"{self.submission_id}.a{self.attempt}"
 
-    def numbered(self, attempt: int) -> JobDir:
+    def numbered(self, attempt: int) -> "JobDir":
         """Attempt N of the same job, whether it exists or not."""
         return self.first if attempt == 1 else JobDir(self.first.path / "attempts" / str(attempt))
 
-    def attempts(self) -> list[JobDir]:
+    def attempts(self) -> list["JobDir"]:
         """All existing attempts of the job, oldest first; the first alone if they cannot be listed, as another user's may be."""
         try:
             names = [path.name for path in (self.first.path / "attempts").iterdir()]

@@ -4,8 +4,6 @@ On NFS only a lock on a file reaches other machines, not one on a directory; a s
 a descriptor that writes. docs/shared-root.md lists what we rely on.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

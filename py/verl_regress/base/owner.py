@@ -1,7 +1,5 @@
 """Who owns a job: a user and a checkout, identified by the id of its WORKDIR (scripts/lib/owner.bash)."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Mapping
@@ -19,7 +17,7 @@ class Owner:
     workdir: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Owner:
+    def parse(cls, text: str) -> "Owner":
         """`USER:ID`. Raises ValueError."""
         user, colon, checkout = text.rpartition(":")
         if not (user and colon and checkout):

@@ -1,7 +1,5 @@
 """Progress messages while something takes its time: a live line on a terminal, a line now and then in a log."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Everything goes to stderr: stdout stays for data.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -4,8 +4,6 @@ may write there.
 Whom we trust is a list of words, as chown(1) writes them: `1001` is a user, and `:42000` a group, all of whose members we trust.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import grp

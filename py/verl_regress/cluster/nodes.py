@@ -1,7 +1,5 @@
 """The nodes as Ray sees them, waiting until they are all there, and which of them this process runs on."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

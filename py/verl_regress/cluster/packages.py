@@ -1,7 +1,5 @@
 """The packages on the nodes: each node lists its own when its Ray starts, on the shared root next to that Ray's log."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Talks to Ray: plain HTTP to the dashboard of Ray 2.60 (60 ms; `ray list` takes over a second), and the SDK to submit."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -6,8 +6,6 @@ The processes of a job cannot import this module: py/hooks/ray_private.py has wh
 anywhere else.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

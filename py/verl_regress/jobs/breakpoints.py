@@ -1,7 +1,5 @@
 """The breakpoints in which the processes of a job wait for Ray's debugger, by the records of py/hooks/debugger.py."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 It does not query Ray: callers pass Ray's answer in. It matches the phrases of Ray 2.60.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The checkpoints of an attempt: which exist, which are complete, and how a trainer continues from one."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import zipfile

@@ -4,8 +4,6 @@ All sources are asked at once, by plain HTTP, with one deadline for the whole bu
 its own file and does not affect the others; a bundle never fails the job.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

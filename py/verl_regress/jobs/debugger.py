@@ -1,7 +1,5 @@
 """`breakpoints`: where a job waits for Ray's debugger, and how VS Code attaches to it. Changes nothing."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

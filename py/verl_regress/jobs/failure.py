@@ -3,8 +3,6 @@
 Standard library only, because it runs on the nodes. Real ones are under tests/recorded/failures/.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Mapping, Sequence

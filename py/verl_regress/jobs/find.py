@@ -1,7 +1,5 @@
 """Finding jobs: one by id or by the word `latest`, or all of them."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

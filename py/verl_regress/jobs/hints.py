@@ -3,8 +3,6 @@
 Standard library only, because it runs on the nodes.
 """
 
-from __future__ import annotations
-
 import re
 
 # The letters of a path say nothing about a cause, except where the folder is the cause.

@@ -3,8 +3,6 @@
 The launcher holds a lock on `state/launcher` until its process is gone, for any reason.
 """
 
-from __future__ import annotations
-
 import enum
 import fcntl
 import json

@@ -6,8 +6,6 @@ shows (2.60): these are found by the reports that they left (py/hooks/job_report
 the job too.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import socket

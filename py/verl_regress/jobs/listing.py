@@ -1,7 +1,5 @@
 """`jobs` and `status`: the latest jobs, from their directories and one answer of Ray, which may be down. Change nothing."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """`live`: the jobs of a cluster that would end with it: running, queued, pending or being submitted."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 

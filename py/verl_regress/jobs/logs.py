@@ -1,7 +1,5 @@
 """`logs`: the log of a job's driver, or its training steps, from the shared root. Changes nothing."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """How much memory each process of a job had over time: what py/hooks/process_memory.py wrote into state/memory/."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What a job is doing now, in a few words, from its state files and its recorded steps."""
 
-from __future__ import annotations
-
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs.launcher_lock import Launcher, launcher_of
 from verl_regress.jobs.status import Status

@@ -1,7 +1,5 @@
 """A job's training steps, from metrics.jsonl (verl's file logger)."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -5,8 +5,6 @@
 judges job directories without a session, as `verl-verdict` judges files.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

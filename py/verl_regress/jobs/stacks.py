@@ -1,7 +1,5 @@
 """The stacks of a running job's Python processes, which py/hooks/stacks.py writes when we ask, and what the job does by them."""
 
-from __future__ import annotations
-
 import re
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A job's status: one function that reads `state/` and Ray's answer, used by status, wait and submit alike."""
 
-from __future__ import annotations
-
 import contextlib
 import enum
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Stops a job, running or still pending, and waits until it is over."""
 
-from __future__ import annotations
-
 import argparse
 import time
 

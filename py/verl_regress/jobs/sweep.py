@@ -5,8 +5,6 @@ sweep, and `make down` removes the cluster's whole directory. Commands that only
 `logs`) remove nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

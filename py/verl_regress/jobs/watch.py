@@ -1,7 +1,5 @@
 """Follows a job to its end: prints a line per step, and exits with the job's result."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import threading
@@ -31,7 +29,7 @@ class Deadlines:
     unreachable: float
 
     @classmethod
-    def parse(cls, text: str) -> Deadlines:
+    def parse(cls, text: str) -> "Deadlines":
         """`300,900,900,60`: the knobs PENDING_TIMEOUT, START_TIMEOUT, STALL_TIMEOUT and UNREACHABLE_TIMEOUT. Raises ValueError."""
         pending, start, stall, unreachable = map(float, text.split(","))
         return cls(pending, start, stall, unreachable)
@@ -190,7 +188,7 @@ def _conclude(job: JobDir, api: RayApi, judgement: Judgement, end: Exit) -> None
     summarise(job, judgement)
 
 
-def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit, life: _ProgressSigns) -> None:
+def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit, life: "_ProgressSigns") -> None:
     """Say which deadline the job missed, with a debug bundle if Ray answers."""
     if missed is Exit.UNREACHABLE:
         say.error(

@@ -5,8 +5,6 @@ Values come on stdin from where `make submit` was typed. They are kept in one fi
 them to the job's processes.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Why a trainer may have failed, as the launcher sees it: a full disk, a lost head or node, a killed process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ copies its output to both logs, checks what every process loaded, records the en
 It reads its plan from the job directory, so that no part of it ever passes through a shell.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes

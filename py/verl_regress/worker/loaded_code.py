@@ -3,8 +3,6 @@
 Runs in the launcher, after training went well, on the worker where the driver was.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -3,8 +3,6 @@
 verl 0.9.1's V1 trainer waits for rollouts that ran on such a node: nothing in the job fails, and it makes no more steps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

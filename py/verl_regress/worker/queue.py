@@ -9,8 +9,6 @@ and need no more devices than the cluster has. The directory has an empty file f
 `<time of its config/>-<devices>-<Ray id>`: in the order of the names, jobs get their slots. `state/turn` says that a job has one.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The launcher's two logs: Ray's, which is lost with the driver's node, and the driver's log on the shared storage."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Mapping
