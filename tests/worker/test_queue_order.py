@@ -153,7 +153,7 @@ def test_a_job_that_ray_refused_or_ended_never_comes(line, state):
 
 
 @pytest.mark.parametrize("state", [{}, {"submitted": None}, {"observed": {"status": "PENDING"}}])
-@pytest.mark.parametrize(("age", "may_come"), [(50, True), (60, False)])
+@pytest.mark.parametrize(("age", "may_come"), [(50, True), (70, False)])
 def test_a_launcher_may_come_for_a_minute(line, state, age, may_come):
     late, job = line.job("late", **state), line.job("b", limit=1)
     now = time.time()

@@ -19,61 +19,36 @@ _OPEN_TO_GROUP, _GROUP_ALONE = 0o3775, 0o3770
 _OWN = 0o2755  # each user's own, because its code runs as that user
 
 
+class _Below:
+    """A path below the `path` of the object that has it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __get__(self, instance: "SharedRoot | JobDir", _owner: type) -> Path:
+        return instance.path / self._path
+
+
 @dataclass(frozen=True)
 class SharedRoot:
     """The directory that every node sees at the same path (the knob SHARED_ROOT)."""
 
     path: Path
 
-    @property
-    def jobs(self) -> Path:
-        """One directory per submission id."""
-        return self.path / "jobs"
-
-    @property
-    def jobs_lock(self) -> Path:
-        """Shared by submissions, held alone by `make gc`."""
-        return self.jobs / ".lock"
-
-    @property
-    def datasets(self) -> Path:
-        """Prepared data, one directory per name."""
-        return self.path / "datasets"
-
-    @property
-    def models(self) -> Path:
-        """Prepared models, one directory per name."""
-        return self.path / "common" / "models"
-
-    @property
-    def snapshots(self) -> Path:
-        """Immutable verl source trees, one directory per code id."""
-        return self.path / "common" / "code" / "verl"
-
-    @property
-    def helpers(self) -> Path:
-        """Versions of this package, each named after the first digits of its hash (scripts/lib/helper.bash)."""
-        return self.path / "common" / "code" / "verl_regress"
-
-    @property
-    def sessions(self) -> Path:
-        """Regression sessions, one directory each (verl_regress.store.sessions)."""
-        return self.path / "verify"
-
-    @property
-    def bisections(self) -> Path:
-        """Searches for the commit that changed training, one directory each (verl_regress.session.bisection)."""
-        return self.path / "bisect"
-
-    @property
-    def user_code(self) -> Path:
-        """Code that users provide: reward functions."""
-        return self.path / "user" / "code"
-
-    @property
-    def secrets(self) -> Path:
-        """The secrets of jobs that are not over: a directory per cluster, a file per Ray id, readable by their owner alone."""
-        return self.path / "secrets"
+    hf_home = _Below("hf")
+    jobs = _Below("jobs")  # One directory per submission id
+    jobs_lock = _Below("jobs/.lock")  # Shared by submissions, held alone by `make gc`
+    datasets = _Below("datasets")  # Prepared data, one directory per name
+    models = _Below("common/models")  # Prepared models, one directory per name
+    snapshots = _Below("common/code/verl")  # Immutable verl source trees, one directory per code id
+    # Versions of this package, each named after the first digits of its hash (scripts/lib/helper.bash)
+    helpers = _Below("common/code/verl_regress")
+    sessions = _Below("verify")  # Regression sessions, one directory each (verl_regress.store.sessions)
+    # Searches for the commit that changed training, one directory each (verl_regress.session.bisection)
+    bisections = _Below("bisect")
+    user_code = _Below("user/code")  # Code that users provide: reward functions
+    # The secrets of jobs that are not over: a directory per cluster, a file per Ray id, readable by their owner alone
+    secrets = _Below("secrets")
 
     def ray_logs(self, cluster: str) -> Path:
         """The output of `ray start` on each node of that cluster (scripts/lib/cluster.bash)."""
@@ -128,24 +103,16 @@ class SharedRoot:
             _open(self.jobs_lock, _OPEN_TO_GROUP & 0o666, group)
         return created
 
-    def of_cluster(self, cluster: str) -> list[Path]:
-        """The directories of a cluster, which belong to the user who made it."""
-        return [self.queue(cluster), self.ray_logs(cluster), self.secrets / cluster]
-
     @property
     def hf(self) -> Path:
         """The cache of the Hugging Face libraries, which are not made for several users: in a group's shared root each has one."""
-        place = self._hf_home
+        place = self.hf_home
         is_of_group = place.is_dir() and bool(place.stat().st_mode & stat.S_ISVTX)
         return self._own_hf if is_of_group else place
 
     @property
-    def _hf_home(self) -> Path:
-        return self.path / "hf"
-
-    @property
     def _own_hf(self) -> Path:
-        return self._hf_home / f"uid-{os.getuid()}"
+        return self.hf_home / f"uid-{os.getuid()}"
 
     def _all(self, group: int | None) -> list[Path]:
         return [*dict.fromkeys([*self._closed, *self._open_to_all, *(self._modes(group) if group is not None else ())])]
@@ -163,7 +130,7 @@ class SharedRoot:
 
     @property
     def _closed(self) -> list[Path]:
-        return [self.datasets, self._hf_home, self.jobs, self.path / "outputs", self.path / "ray"]
+        return [self.datasets, self.hf_home, self.jobs, self.path / "outputs", self.path / "ray"]
 
     @property
     def _open_to_all(self) -> list[Path]:
@@ -194,6 +161,24 @@ class JobDir:
     """
 
     path: Path
+
+    config = _Below("config")  # The request and the plan made from it, written once
+    driver_log = _Below("logs/driver.log")  # The driver's whole output, while it runs and after its node is gone
+    # One JSON object per training step: `{"step": n, "data": {metric: value}}`, by verl's file logger
+    metrics = _Below("logs/metrics.jsonl")
+    checkpoints = _Below("checkpoints")  # verl's `global_step_N` directories
+    samples = _Below("samples")  # With TRAIN_SEED, the prompts and answers of each step: `N.jsonl`, by verl
+    hf_modules = _Below("hf_modules")  # Where transformers copies a model's Python files to, and imports them from
+    # Debug bundles: Ray and the nodes at key moments of the job, one directory each (verl_regress.jobs.debug)
+    debug = _Below("debug")
+    # JSON files, one writer each: submitted, launcher, queued, turn, started, inputs, identity, ended, observed, collected
+    state = _Below("state")
+    # Who the launcher is; it locks this file for as long as it lives (verl_regress.jobs.launcher_lock)
+    launcher = _Below("state/launcher")
+    # The submitter locks this file while it submits the attempt (verl_regress.jobs.status)
+    submitting = _Below("state/submitting")
+    # Reports of the job's own processes (py/hooks/job_report.py), one file per kind and process
+    reports = _Below("state/reports")
 
     @property
     def attempt(self) -> int:
@@ -235,61 +220,6 @@ class JobDir:
             *(self.numbered(number) for number in sorted(int(name) for name in names if name.isdecimal())),
         ]
 
-    @property
-    def config(self) -> Path:
-        """The request and the plan made from it, written once."""
-        return self.path / "config"
-
-    @property
-    def driver_log(self) -> Path:
-        """The driver's whole output, while it runs and after its node is gone."""
-        return self.path / "logs" / "driver.log"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object per training step: `{"step": n, "data": {metric: value}}`, by verl's file logger."""
-        return self.path / "logs" / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """verl's `global_step_N` directories."""
-        return self.path / "checkpoints"
-
-    @property
-    def samples(self) -> Path:
-        """With TRAIN_SEED, the prompts and answers of each step: `N.jsonl`, by verl."""
-        return self.path / "samples"
-
-    @property
-    def hf_modules(self) -> Path:
-        """Where transformers copies a model's Python files to, and imports them from."""
-        return self.path / "hf_modules"
-
-    @property
-    def debug(self) -> Path:
-        """Debug bundles: Ray and the nodes at key moments of the job, one directory each (verl_regress.jobs.debug)."""
-        return self.path / "debug"
-
-    @property
-    def state(self) -> Path:
-        """JSON files, one writer each: submitted, launcher, queued, turn, started, inputs, identity, ended, observed, collected."""
-        return self.path / "state"
-
-    @property
-    def launcher(self) -> Path:
-        """Who the launcher is; it locks this file for as long as it lives (verl_regress.jobs.launcher_lock)."""
-        return self.state / "launcher"
-
-    @property
-    def submitting(self) -> Path:
-        """The submitter locks this file while it submits the attempt (verl_regress.jobs.status)."""
-        return self.state / "submitting"
-
-    @property
-    def reports(self) -> Path:
-        """Reports of the job's own processes (py/hooks/job_report.py), one file per kind and process."""
-        return self.state / "reports"
-
     def write_state(self, name: str, content: dict[str, Any]) -> None:
         """Write `state/<name>` atomically, stamped with the time (UTC, ISO 8601)."""
         write_reserved(self.state / name, json.dumps({"time": now(), **content}, indent=2) + "\n")
@@ -319,10 +249,11 @@ def run(args: argparse.Namespace) -> int:
     """
     root, name = SharedRoot(args.shared_root), args.shared_group
     group = group_number(name) if name else None
-    for place in root.of_cluster(args.cluster) if args.cluster and group is not None else ():
+    cluster = args.cluster if group is not None else None
+    for place in (root.queue(cluster), root.ray_logs(cluster), root.secrets / cluster) if cluster else ():
         if place.is_dir() and place.stat().st_uid != os.getuid():
             raise BadInput(
-                f"The cluster name {args.cluster} (CLUSTER_NAME) is taken on this shared root by uid "
+                f"The cluster name {cluster} (CLUSTER_NAME) is taken on this shared root by uid "
                 f"{place.stat().st_uid} ({place}): set another CLUSTER_NAME."
             )
     root.ensure(group)

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from verl_regress.base.errors import printable
 
@@ -66,46 +67,6 @@ def clear() -> None:
         print("\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def quote(text: str) -> None:
-    """Print a line of a log unchanged."""
-    _line("", "0", text)
-
-
-def step(text: str) -> None:
-    """Say that a part of the work begins."""
-    _line("==", "1", shown(text))
-
-
-def ok(text: str) -> None:
-    """Say that `text` was checked and is fine."""
-    _line("ok", "32", shown(text))
-
-
-def skip(text: str) -> None:
-    """Say that there was nothing to do; `text` ends with the reason, in brackets."""
-    _line("skip", "36", shown(text))
-
-
-def changed(text: str) -> None:
-    """Say what was changed."""
-    _line("changed", "33", shown(text))
-
-
-def info(text: str) -> None:
-    """Say a fact worth reading."""
-    _line("", "0", shown(text))
-
-
-def warn(text: str) -> None:
-    """Say what may be a surprise later; `text` ends with what was done anyway."""
-    _line("warning", "35", printable(shown(text)))
-
-
-def error(text: str) -> None:
-    """Say what went wrong, in one sentence with the cure."""
-    _line("error", "31", printable(shown(text)))
-
-
 def _line(word: str, colour: str, text: str) -> None:
     column = word.ljust(_WORD_WIDTH)
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
@@ -113,3 +74,18 @@ def _line(word: str, colour: str, text: str) -> None:
     clear()
     _view.lines += 1
     print(f"{column}{text}", file=sys.stderr, flush=True)
+
+
+def _message(word: str, colour: str, text: str) -> None:
+    plain = shown(text)
+    _line(word, colour, printable(plain) if word in ("warning", "error") else plain)
+
+
+quote = partial(_line, "", "0")  # a line of a log, unchanged
+step = partial(_message, "==", "1")  # a part of the work begins
+ok = partial(_message, "ok", "32")  # it was checked and is fine
+skip = partial(_message, "skip", "36")  # there was nothing to do; ends with the reason, in brackets
+changed = partial(_message, "changed", "33")  # we changed something
+info = partial(_message, "", "0")  # a fact worth reading
+warn = partial(_message, "warning", "35")  # what may be a surprise later; ends with what was done anyway
+error = partial(_message, "error", "31")  # what went wrong, in one sentence with the cure
