@@ -7,10 +7,9 @@
 #   BISECT=latest scripts/62_bisect.sh       continues a search that was interrupted
 #   scripts/62_bisect.sh --check             only looks whether VERL_REPO, GOOD, BAD and SUITE are there; needs no cluster
 #
-# GOOD and BAD are commits, branches or tags of VERL_REPO. Commits that change nothing in verl/ are left out. SUITE and CASE choose what
-# is trained; without CASE it is the first case that differs. Each commit is B of a regression session, whose A is GOOD, and bad if its
-# verdict is at least as bad as BAD's. A commit that cannot be judged (it does not run at all, or a node was lost) is skipped, with the
-# reason. The answer is stored in ${SHARED_ROOT}/bisect/<time>/: report.md, report.json.
+# Commits that change nothing in verl/ are left out. SUITE and CASE choose what is trained; without CASE it is the first case that differs.
+# Each commit is B of a regression session, whose A is GOOD. One that cannot be judged (it does not run at all, or a node was lost) is
+# skipped, with the reason. The answer is stored in ${SHARED_ROOT}/bisect/<time>/: report.md, report.json.
 #
 # Knobs: VERL_REPO GOOD BAD SUITE CASE BISECT DETERMINISTIC ALLOW_MISMATCH ALLOW_PLAIN_SECRETS
 source "$(dirname "$0")/lib/regress.bash"
@@ -27,7 +26,4 @@ if [[ -n $BISECT ]]; then
 else
   bisect::begin
 fi
-log::step "search $(nodes::shown "$BISECT_SEARCH"): GOOD is ${BISECT_GOOD::12}, BAD is ${BISECT_BAD::12}"
-bisect::try_ends
-bisect::walk
-bisect::finish
+bisect::run

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 
 import pytest
 from tests.session import test_verdict as made
@@ -14,6 +15,7 @@ from verl_regress.session.checks import Result
 
 pytestmark = pytest.mark.slow
 
+COMMIT = "c" * 40
 SUITE = "title: mine\npairs: 1\ncases:\n  ppo: {workload: ppo}\n  sft: {workload: sft}\n  resume: {continues: ppo, steps: 2}\n"
 
 
@@ -23,12 +25,11 @@ def root(tmp_path):
 
 
 def search_in(root, case="ppo", suite=SUITE):
-    content = bisection.of_case(suites.parse(suite, "my.yaml"), case)
     begin = {
-        "suite": {"name": "my.yaml", "content": content}, "cluster": "mine", "repo": "path:/r", "good": "a" * 40, "bad": "b" * 40,
+        "suite": suites.parse(suite, "my.yaml").recorded(), "cluster": "mine", "repo": "path:/r", "good": "a" * 40, "bad": "b" * 40,
         "case": case,
     }  # fmt: skip
-    return Bisection.begin(root, begin)
+    return Bisection.create(root, begin)
 
 
 def session_in(root, search, role, change=None, name="20261122T100000Z", bad_exit=0, good_exit=0):
@@ -52,10 +53,11 @@ def ends(root, change, **more):
     return search, session_in(root, search, "ends", change, **more)
 
 
-def said_of(session, **case):
-    """Changes what the session's report says of its case."""
+def said_of(session, without="", **case):
+    """Changes what the session's report says of its case; `without` names a run that was not made."""
     content = json.loads((session.path / "report.json").read_text())
     content["cases"][0] |= case
+    content["jobs"].pop(without, None)
     (session.path / "report.json").write_text(json.dumps(content))
 
 
@@ -67,7 +69,7 @@ def test_the_verdict_and_the_first_difference_tell(root):
     _, session = ends(root, made.sign)
     found = bisection.found_at_the_ends(session, "ppo")
     assert (found["case"], found["how_bad"], found["failed"]) == ("ppo", 2, None)
-    assert found["why"].startswith("step 1, critic/advantages/")
+    assert found["why"].startswith("ppo, step 1, critic/advantages/")
     assert "; regressed: with equal rewards, " in found["why"]
 
 
@@ -124,8 +126,7 @@ def test_where_bad_fails_a_commit_that_trains_to_the_end_is_good(root):
 
 def test_where_bad_is_refused_a_commit_that_is_refused_is_bad(root):
     _, session = ends(root, None)
-    session.write("refused-ppo_b", {"reason": "no key x"})
-    said_of(session, word="regressed", reason="B refuses what A takes")
+    said_of(session, without="ppo_b", word="regressed", reason="B refuses what A takes")
     assert bisection.of_session(signature(2, 0), session)[0] == BAD
     assert bisection.of_session(signature(2), session)[0] == SKIP
 
@@ -163,21 +164,19 @@ def test_a_session_is_found_by_its_role_and_the_confirmation_takes_no_run_over(r
     search, session = ends(root, made.sign)
     assert search.session(root, "ends").path == session.path
     assert search.session(root, "confirm") is None
-    bisect._session(root, search, "ends")
-    assert capsys.readouterr().out == f"over\0{session.path.name}\0"
-    bisect._session(root, search, "confirm")
-    assert json.loads(capsys.readouterr().out.removeprefix("new\0").removesuffix("\0"))["reuse"] is False
-    assert [search.suite_for(role)["reuse"] for role in ("ends", "c" * 40, "confirm")] == [True, True, False]
-    with pytest.raises(
-        RegressError, match=r"The session 'bisect .*: confirm' is not in .* any more: start a new search."
-    ):
-        search.session_of(root, "confirm")
+    word, suite = bisect._ask(root, search, _args("ask", "--role=confirm", "--subject="))
+    assert (word, json.loads(suite)["reuse"]) == ("new", False)
+    assert [search.suite_for(role)["reuse"] for role in ("ends", f"commit-{COMMIT}", "confirm")] == [True, True, False]
+    (session.path / "report.json").unlink()
+    assert bisect._ask(root, search, _args("ask", "--role=ends", "--subject=")) == ("open", session.path.name)
 
 
 def test_a_case_keeps_the_one_that_it_continues(root):
-    suite = suites.parse(SUITE, "my.yaml")
-    assert list(bisection.of_case(suite, "resume")["cases"]) == ["ppo", "resume"]
-    assert list(bisection.of_case(suite, "")["cases"]) == ["ppo", "sft", "resume"]
+    assert list(search_in(root, "resume").suite_for("ends")["cases"]) == ["ppo", "resume"]
+    search = search_in(root, "")
+    assert list(search.suite_for("ends")["cases"]) == ["ppo", "sft", "resume"]
+    search.write("ends", {"case": "sft"})
+    assert list(search.suite_for("confirm")["cases"]) == ["sft"]
 
 
 def test_speed_and_memory_are_not_searched(root):
@@ -185,68 +184,68 @@ def test_speed_and_memory_are_not_searched(root):
     assert search.suite_for("ends")["cases"] == {"ppo": {"workload": "ppo", "speed": False, "memory": False}}
 
 
-def test_what_was_decided_is_replayed(root, capsys):
-    search, _ = ends(root, made.sign)
-    commit = "c" * 40
-    of_commit = session_in(root, search, commit, None, name="20261122T110000Z")
-    args = _args("decide", "--commit", commit, "--subject", "a | <b>")
-    bisect._replay(root, search)
-    bisect._decide(root, search, args)
-    said = capsys.readouterr()
-    assert said.out == "good\n"
-    assert said.err.splitlines()[0].startswith("        what tells them apart: ppo, step 1, critic/advantages/")
-    assert said.err.splitlines()[1].startswith(f"        {commit[:12]} is good: identical: ")
-    bisect._replay(root, search)
-    assert capsys.readouterr().out == f"good {commit}\n"
-    assert search.tried[commit]["session"] == of_commit.path.name
+def test_what_was_decided_is_answered_at_once(root, capsys):
+    search, session = ends(root, made.sign)
+    of_commit = session_in(root, search, f"commit-{COMMIT}", None, name="20261122T110000Z")
+    asked = [_args("ask", f"--role={role}", "--subject=a | <b>") for role in ("ends", f"commit-{COMMIT}")]
+    assert [bisect._ask(root, search, args) for args in asked] == [("differ",), ("good",)]
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("        what tells them apart: ppo, step 1, critic/advantages/")
+    assert said[1].startswith(f"        {COMMIT[:12]} is good: identical: ")
+    for each in (session, of_commit):
+        shutil.rmtree(each.path)
+    assert [bisect._ask(root, search, args) for args in asked] == [("differ",), ("good",)]
+    assert capsys.readouterr().err.splitlines() == said
+    assert search.tried[COMMIT]["session"] == of_commit.path.name
 
 
 def test_the_report_names_the_commit_its_parent_and_what_each_commit_said(root, capsys):
-    search = followed(root)
-    confirm = session_in(root, search, "confirm", made.sign, name="20261122T110000Z")
+    search, confirm = confirmed(root, made.sign)
     for number, word in enumerate((GOOD, SKIP, BAD)):
         search.write(f"commit-{number:040d}", {"word": word, "why": f"why {number}", "subject": "a | <b>"})
-    args = _args(
-        "finish", "--commit", "c" * 40, "--parent", "d" * 40, "--about", "Turn it round\nMe <me@x>\n2026-01-01"
-    )
+    args = _args("finish", f"--parent={'d' * 40}", "--about=Turn {it} round\nMe <me@x>\n2026-01-01", COMMIT)
     assert bisect._finish(root, search, args, "diff --git a b\n-one\n+<two>\n") == 0
-    assert capsys.readouterr().out.startswith(
-        f"the first bad commit is {'c' * 12} (Turn it round); fresh runs of it and of its parent confirm it\n"
-    )
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"the first bad commit is {'c' * 12} (Turn {{it}} round); fresh runs of it and of its parent confirm it",
+        f"their curves and code: {confirm.path}/report.html",
+    ]
     written = json.loads((search.path / "report.json").read_text())
-    assert (written["found"], written["parent"], written["confirmed"]) == ("c" * 40, "d" * 40, True)
+    assert (written["found"], written["parent"], written["confirmed"]) == (COMMIT, "d" * 40, True)
     assert written["said"][0].startswith("the commit against its parent: regressed: ")
-    assert written["said"][1] == f"their curves and code: {confirm.path}/report.html"
+    assert list(written["commits"]) == [f"{number:040d}" for number in range(3)]
     page = (search.path / "report.md").read_text()
     assert "| 000000000000 | good | why 0 | a \\| <b> |" in page
     assert "+<two>" in page
 
 
 def test_a_confirmation_that_disagrees_is_no_answer(root, capsys):
-    search = followed(root)
-    session_in(root, search, "confirm", None, name="20261122T110000Z")
-    assert bisect._finish(root, search, _args("finish", "--commit", "c" * 40, "--about", "Subject"), "") == 11
+    search, _ = confirmed(root, None)
+    assert bisect._finish(root, search, _args("finish", "--parent=", "--about=Subject", COMMIT), "") == 11
     said = "seems to be cccccccccccc (Subject), but fresh runs of it and of its parent do not confirm it"
     assert said in capsys.readouterr().out
 
 
 def test_only_skipped_commits_left_are_named(root, capsys):
-    search = followed(root)
-    assert bisect._finish(root, search, _args("finish", "--possible", f"{'1' * 40} {'2' * 40}"), "") == 11
+    search, _ = ends(root, made.sign)
+    search.write("ends", signature())
+    args = _args("finish", "--parent=", "--about=", "1" * 40, "2" * 40)
+    assert bisect._finish(root, search, args, "") == 11
     said = (
         "not found: it is one of 2 commits, of which those in between could not be judged: 111111111111, 222222222222"
     )
     assert said in capsys.readouterr().out
 
 
-def followed(root):
-    """A search whose ends differ."""
-    search, session = ends(root, made.sign)
-    search.write("signature", bisection.found_at_the_ends(session, "ppo"))
-    return search
+def confirmed(root, change):
+    """A search whose ends differ, and the session that trained the commit and its parent again."""
+    search, _ = ends(root, made.sign)
+    bisect._ask(root, search, _args("ask", "--role=ends", "--subject="))
+    session = session_in(root, search, "confirm", change, name="20261122T110000Z")
+    bisect._ask(root, search, _args("ask", "--role=confirm", "--subject="))
+    return search, session
 
 
 def _args(step, *words):
     parser = argparse.ArgumentParser()
     bisect.add_arguments(parser)
-    return parser.parse_args([step, "--search", "/x", *words])
+    return parser.parse_args([step, "--search=/x", *words])

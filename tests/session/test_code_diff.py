@@ -25,7 +25,7 @@ def kind(request, run, shared):
     for name, cluster in ((OLD, "mine"), (NEW, "mine"), (ELSEWHERE, "another")):
         session(shared, name, cluster)
         begin = {"cluster": cluster, "repo": "path:/r", "good": f"good of {name}", "bad": "bad"}
-        write(shared.bisections / name / "begin.json", json.dumps(begin))
+        write(shared.bisections / name / "evidence/begin.json", json.dumps(begin))
     if request.param == "session":
         opened, words = (
             ["verify", "open"],

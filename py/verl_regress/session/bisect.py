@@ -1,4 +1,4 @@
-"""`bisect begin | open | session | replay | decide | finish`: a search's steps, for scripts/62_bisect.sh."""
+"""`bisect begin | open | ask | finish`: a search's steps, for scripts/62_bisect.sh."""
 
 from __future__ import annotations
 
@@ -7,175 +7,129 @@ import json
 import sys
 from pathlib import Path
 
-from verl_regress.base import files, say
-from verl_regress.base.errors import Exit
-from verl_regress.base.files import write_atomically
+from verl_regress.base import say
+from verl_regress.base.errors import BadInput, Exit, shown
+from verl_regress.base.files import as_json, write_atomically
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import bisection, suites
 from verl_regress.session.bisection import Bisection
 from verl_regress.store.sessions import named, need_unfinished
 
+_BEGIN = ("cluster", "repo", "good", "bad", "case")  # case: empty for the first one that differs
+_LABELS = {bisection.ENDS: "what tells them apart", bisection.CONFIRM: "the commit against its parent"}
 _SHOWN = 2000  # lines of the diff
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every step but the first two takes the search's directory, which `begin` and `open` print."""
+    """Words are printed with a NUL behind each."""
     steps = parser.add_subparsers(dest="step_name", required=True)
-    begin = steps.add_parser("begin", help="make a search of the suite on stdin, print its directory")
-    for option, text in (
-        ("name", "the suite's file as the user knows it"),
-        ("cluster", "the cluster"),
-        ("repo", "the repository as the user named it"),
-        ("good", "the commit that is good"),
-        ("bad", "the commit that is bad"),
-    ):
-        begin.add_argument(f"--{option}", required=True, help=text)
-    begin.add_argument("--case", default="", help="the suite's case; empty: the first one that differs")
-    opened = steps.add_parser(
-        "open", help="print an unfinished search's directory, repository and ends, each ended by a NUL"
-    )
-    opened.add_argument("--name", required=True, help="its name, or latest")
-    opened.add_argument("--cluster", required=True)
-    for name, text in (
-        ("session", "print new and the suite of a role's session; or open, or over, and its name; each ended by a NUL"),
-        ("replay", "say what GOOD and BAD differ in, and print what is known of each commit, as git needs it"),
-        ("decide", "record and print what the session of a commit says"),
-        ("finish", "write the report on the commit whose diff is on stdin"),
-    ):
+    for name, options, text in (
+        ("begin", ("name", *_BEGIN), "make a search of the suite on stdin, print its directory"),
+        ("open", ("name", "cluster"), "print an unfinished search's directory, repository and ends"),
+        ("ask", ("search", "role", "subject"), "print what a role's session says; or new and its suite, or open and its name"),
+        ("finish", ("search", "parent", "about"), "write the report on the commit whose diff is on stdin"),
+    ):  # fmt: skip
         step = steps.add_parser(name, help=text)
-        step.add_argument("--search", type=Path, required=True)
-    steps.choices["session"].add_argument("--role", required=True)
-    steps.choices["decide"].add_argument("--commit", required=True)
-    steps.choices["decide"].add_argument("--subject", default="", help="the first line of its message")
-    steps.choices["decide"].add_argument("--refused", default="", help="why it has no session")
-    finish = steps.choices["finish"]
-    finish.add_argument("--commit", default="")
-    finish.add_argument("--parent", default="")
-    finish.add_argument("--about", default="", help="the commit's author, date and message")
-    finish.add_argument("--possible", default="", help="the commits of which it is one, if skipped ones are left")
+        for option in options:
+            step.add_argument(f"--{option}", required=True, type=Path if option == "search" else str)
+    steps.choices["finish"].add_argument("commits", nargs="+", help="the first bad one, or those of which it is one")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run one step; `finish` returns the search's exit status: 0 for a commit that fresh runs confirm, 11 without one."""
     root = SharedRoot(args.shared_root)
-    if args.step_name == "begin":
-        _begin(root, args)
-    elif args.step_name == "open":
-        _open(root, args)
-    elif args.step_name == "session":
-        _session(root, Bisection(args.search), args.role)
-    elif args.step_name == "replay":
-        _replay(root, Bisection(args.search))
-    elif args.step_name == "decide":
-        _decide(root, Bisection(args.search), args)
-    else:
+    if args.step_name == "finish":
         return _finish(root, Bisection(args.search), args, sys.stdin.read())
+    if args.step_name == "begin":
+        print(_begin(root, args).path)
+    else:
+        words = _open(root, args) if args.step_name == "open" else _ask(root, Bisection(args.search), args)
+        sys.stdout.write("".join(f"{word}\0" for word in words))
     return 0
 
 
-def _begin(root: SharedRoot, args: argparse.Namespace) -> None:
+def _begin(root: SharedRoot, args: argparse.Namespace) -> Bisection:
+    """A new search. Raises BadInput for a suite that cannot be used, or a case that it does not have."""
     suite = suites.parse(sys.stdin.buffer.read().decode("utf-8", "replace"), args.name)
-    content = bisection.of_case(suite, args.case)
-    kept = {name: getattr(args, name) for name in ("cluster", "repo", "good", "bad", "case")}
-    print(Bisection.begin(root, {"suite": {"name": suite.name, "content": content}, **kept}).path)
+    known = [case.name for case in suite.cases]
+    if args.case not in ("", *known):
+        raise BadInput(
+            f"CASE={shown(args.case)} is not a case of the suite {suite.name}: use one of {', '.join(known)}, or leave it empty for the first one that differs."
+        )
+    return Bisection.create(root, {"suite": suite.recorded(), **{name: getattr(args, name) for name in _BEGIN}})
 
 
-def _open(root: SharedRoot, args: argparse.Namespace) -> None:
+def _open(root: SharedRoot, args: argparse.Namespace) -> tuple[str, ...]:
     """The search of that name; `latest` is the newest of this cluster. Raises BadInput if it is over, or not of this cluster."""
     every = [Bisection(path) for path in sorted(root.bisections.glob("*"), reverse=True)]
-    mine = [each.path for each in every if each.cluster == args.cluster]
+    mine = [each.path for each in every if each.begin_if_readable().get("cluster") == args.cluster]
     search = Bisection(named(mine, "BISECT", args.name, f"a search of the cluster {args.cluster}", "a new one"))
     need_unfinished(search.path, "BISECT", args.name)
-    begin = search.read("begin")
-    sys.stdout.write("".join(f"{word}\0" for word in (search.path, begin["repo"], begin["good"], begin["bad"])))
+    begin = search.begin_if_readable()
+    return str(search.path), begin["repo"], begin["good"], begin["bad"]
 
 
-def _session(root: SharedRoot, search: Bisection, role: str) -> None:
-    session = search.session(root, role)
-    words = (
-        ("new", json.dumps(search.suite_for(role)))
-        if session is None
-        else ("over" if session.is_over else "open", session.path.name)
-    )
-    sys.stdout.write("".join(f"{word}\0" for word in words))
-
-
-def _replay(root: SharedRoot, search: Bisection) -> None:
-    """Raises BadInput if GOOD and BAD do not differ."""
-    signature = search.read("signature")
-    if not signature:
-        signature = bisection.found_at_the_ends(search.session_of(root, bisection.ENDS), search.read("begin")["case"])
-        search.write("signature", signature)
-    say.info(f"what tells them apart: {signature['case']}, {signature['why']}")
-    print("".join(f"{said['word']} {commit}\n" for commit, said in search.tried.items()), end="")
-
-
-def _decide(root: SharedRoot, search: Bisection, args: argparse.Namespace) -> None:
-    word, why, name = bisection.SKIP, args.refused, None
-    if not args.refused:
-        session = search.session_of(root, args.commit)
-        word, why = bisection.of_session(search.read("signature"), session)
-        name = session.path.name
-    said = {"word": word, "why": why, "session": name, "subject": args.subject}
-    search.write(f"commit-{args.commit}", said)
-    say.info(f"{args.commit[:12]} is {'skipped' if word == bisection.SKIP else word}: {why}")
-    print(word)
+def _ask(root: SharedRoot, search: Bisection, args: argparse.Namespace) -> tuple[str, ...]:
+    """What the session of a role says, which is recorded; or what that session needs. Raises like `bisection.found_at_the_ends`."""
+    role: str = args.role
+    said = search.read(role)
+    if said is None:
+        session = search.session(root, role)
+        if session is None:
+            return "new", json.dumps(search.suite_for(role))
+        if not session.is_over:
+            return "open", session.path.name
+        said = {**search.said_by(session, role), "subject": args.subject}
+        search.write(role, said)
+    word = "skipped" if said["word"] == bisection.SKIP else said["word"]
+    label = _LABELS.get(role) or f"{role.removeprefix('commit-')[:12]} is {word}"
+    say.info(f"{label}: {said['why']}")
+    return (said["word"],)
 
 
 def _finish(root: SharedRoot, search: Bisection, args: argparse.Namespace, diff: str) -> int:
     """Write the reports and say the answer; 0 for a commit that fresh runs confirm, 11 without one."""
-    begin, signature, possible = search.read("begin"), search.read("signature"), args.possible.split()
-    subject, is_sure, lines = (args.about.splitlines() or [""])[0], False, []
-    if args.commit:
-        session = search.session_of(root, bisection.CONFIRM)
-        word, why = bisection.of_session(signature, session)
-        is_sure = word == bisection.BAD
-        lines = [
-            f"the commit against its parent: {why}",
-            say.shown(f"their curves and code: {session.path}/report.html"),
-        ]
-        runs = "fresh runs of it and of its parent"
-        if is_sure:
-            answer = f"the first bad commit is {args.commit[:12]} ({subject}); {runs} confirm it"
-        else:
-            answer = f"the first bad commit seems to be {args.commit[:12]} ({subject}), but {runs} do not confirm it"
+    begin, ends, confirm = (search.read(name) or {} for name in ("begin", bisection.ENDS, bisection.CONFIRM))
+    subject, *about = args.about.splitlines() or [""]
+    short, lines = ", ".join(commit[:12] for commit in args.commits), list[str]()
+    is_sure, runs = confirm.get("word") == bisection.BAD, "fresh runs of it and of its parent"
+    if confirm:
+        page = root.sessions / confirm["session"] / "report.html"
+        lines = [f"{_LABELS[bisection.CONFIRM]}: {confirm['why']}", say.shown(f"their curves and code: {page}")]
+        answer = f"the first bad commit seems to be {short} ({subject}), but {runs} do not confirm it"
     else:
-        answer = f"not found: it is one of {len(possible)} commits, of which those in between could not be judged: {', '.join(each[:12] for each in possible)}"
+        answer = f"not found: it is one of {len(args.commits)} commits, of which those in between could not be judged: {short}"
+    if is_sure:
+        answer = f"the first bad commit is {short} ({subject}); {runs} confirm it"
     report = {
-        "search": str(search.path),
-        "found": args.commit or None,
+        "found": args.commits[0] if confirm else None,
         "parent": args.parent or None,
         "about": args.about,
-        "possible": possible,
+        "possible": [] if confirm else args.commits,
         "confirmed": is_sure,
         "said": lines,
-        "signature": f"{signature['case']}, {signature['why']}",
+        "signature": ends["why"],
         "answer": answer,
         **{name: begin[name] for name in ("repo", "good", "bad", "cluster")},
         "commits": search.tried,
     }
-    page = [
+    rows = ((commit[:12], said["word"], said["why"], said["subject"]) for commit, said in search.tried.items())
+    text = [
         f"# {answer}",
         "",
-        *(f"- {line}" for line in (*args.about.splitlines()[1:], *lines)),
-        f"- what tells them apart: {report['signature']}",
+        *(f"- {line}" for line in (*about, *lines)),
+        f"- {_LABELS[bisection.ENDS]}: {ends['why']}",
         f"- GOOD {begin['good']}, BAD {begin['bad']}, in {begin['repo']}",
         "",
         "| commit | is | because | subject |",
         "| --- | --- | --- | --- |",
-        *(
-            f"| {commit[:12]} | {said['word']} | {_cell(said['why'])} | {_cell(said['subject'])} |"
-            for commit, said in search.tried.items()
-        ),
+        *(f"| {' | '.join(map(_cell, row))} |" for row in rows),
         "",
         *(["```diff", *diff.splitlines()[:_SHOWN], "```"] if diff else []),
     ]
-    write_atomically(search.path / "report.md", "\n".join(page) + "\n")
-    write_atomically(search.path / "report.json", files.as_json(report))  # the last one: the search is over
-    for line in lines:
-        say.info(line)
-    print(answer)
-    print(say.shown(f"reports: {search.path}/report.md, report.json"))
+    write_atomically(search.path / "report.md", "\n".join(text) + "\n")
+    write_atomically(search.path / "report.json", as_json(report))  # the last one: the search is over
+    print(answer, *lines[1:], say.shown(f"reports: {search.path}/report.md, report.json"), sep="\n")
     return int(Exit.SUCCEEDED if is_sure else Exit.INCONCLUSIVE)
 
 

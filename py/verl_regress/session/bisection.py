@@ -1,113 +1,72 @@
-"""A search for the commit that changed training: its directory `${SHARED_ROOT}/bisect/<time>/`, and what each commit says.
+"""A search for the commit that changed training: its directory `${SHARED_ROOT}/bisect/<time>/`, and what each of its sessions says.
 
-git chooses the commits (scripts/lib/bisect.bash). Each is B of a session whose A is GOOD, so that A's runs are taken over. What was
-decided is kept here: a search that was interrupted goes on by telling git the same again.
+git chooses the commits (scripts/lib/bisect.bash). Each is B of a session whose A is GOOD, so that A's runs are taken over. What a session
+says is kept here, by its role: `ends` for GOOD and BAD, `commit-HASH`, and `confirm` for the commit that was found.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import BadInput, RegressError, shown
-from verl_regress.base.files import now, read_json, write_atomically
+from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.files import read_json
 from verl_regress.base.layout import SharedRoot
-from verl_regress.jobs import recorded_run
-from verl_regress.session import schedule, suites
-from verl_regress.session.suites import Suite
 from verl_regress.store.sessions import Session, all_of, new_directory
 from verl_verdict.diagnosis import counted
-from verl_verdict.records import Run
 
-GOOD, BAD, SKIP = "good", "bad", "skip"
-ENDS, CONFIRM = (
-    "ends",
-    "confirm",
-)  # roles of sessions; the role of a commit's session is its hash (scripts/lib/bisect.bash)
+GOOD, BAD, SKIP, DIFFER = "good", "bad", "skip", "differ"
+ENDS, CONFIRM, _COMMIT = "ends", "confirm", "commit-"
 _HOW_BAD = {"identical": 0, "same": 0, "improved": 1, "changed": 1, "regressed": 2}  # what decides nothing is not in it
 
 
-@dataclass(frozen=True)
-class Bisection:
-    """The directory of one search."""
-
-    path: Path
+class Bisection(Session):
+    """The directory of one search, which records as a session does."""
 
     @classmethod
-    def begin(cls, root: SharedRoot, content: Mapping[str, Any]) -> Bisection:
+    def create(cls, root: SharedRoot, content: Mapping[str, Any]) -> Bisection:
         """Make the directory of a new search, named after the time (UTC)."""
         search = cls(new_directory(root.bisections))
+        search.evidence_dir.mkdir()
         search.write("begin", content)
         return search
-
-    def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Record one piece, stamped with the time."""
-        text = json.dumps({**content, "time": now()}, indent=1, ensure_ascii=False)
-        write_atomically(self.path / f"{name}.json", text + "\n")
-
-    def read(self, name: str) -> dict[str, Any]:
-        """One piece; empty if it was not recorded."""
-        return read_json(self.path / f"{name}.json") or {}
-
-    @property
-    def cluster(self) -> str | None:
-        """The cluster that it trains on; None if it cannot be read, because another user closed it."""
-        try:
-            return self.read("begin").get("cluster")
-        except RegressError:
-            return None
 
     @property
     def tried(self) -> dict[str, dict[str, Any]]:
         """What each commit said, by its hash, in the order in which they were tried."""
-        found = {path.stem.removeprefix("commit-"): read_json(path) or {} for path in self.path.glob("commit-*.json")}
+        every = self.evidence().items()
+        found = {role.removeprefix(_COMMIT): said for role, said in every if role.startswith(_COMMIT)}
         return dict(sorted(found.items(), key=lambda each: str(each[1].get("time"))))
 
-    def title(self, role: str) -> str:
-        """The title of the session of that role, by which it is found again."""
+    def _title(self, role: str) -> str:
         return f"bisect {self.path.name}: {role}"
 
     def session(self, root: SharedRoot, role: str) -> Session | None:
-        """The session of that role; None before it began."""
+        """The session of that role, which has its title; None before it began."""
         for session in all_of(root):
             suite = session.begin_if_readable().get("suite") or {}
-            if (suite.get("content") or {}).get("title") == self.title(role):
+            if (suite.get("content") or {}).get("title") == self._title(role):
                 return session
         return None
 
-    def session_of(self, root: SharedRoot, role: str) -> Session:
-        """Like `session`, for a role that has run. Raises RegressError if it was removed."""
-        session = self.session(root, role)
-        if session is None:
-            raise RegressError(
-                f"The session '{self.title(role)}' is not in {root.sessions} any more: start a new search."
-            )
-        return session
-
     def suite_for(self, role: str) -> dict[str, Any]:
         """The suite of that role's session, without speed and memory; the confirmation trains both commits again."""
-        content, signature = self.read("begin")["suite"]["content"], self.read("signature")
-        cases = _with_its_source(content["cases"], signature["case"]) if signature else content["cases"]
+        begin = self.begin_if_readable()
+        content, name = begin["suite"]["content"], (self.read(ENDS) or begin)["case"]
+        cases = _with_its_source(content["cases"], name) if name else content["cases"]
         cases = {name: {**case, "speed": False, "memory": False} for name, case in cases.items()}
-        return {**content, "cases": cases, "title": self.title(role), "reuse": role != CONFIRM}
+        return {**content, "cases": cases, "title": self._title(role), "reuse": role != CONFIRM}
 
-
-def of_case(suite: Suite, name: str) -> dict[str, Any]:
-    """The content of a suite with this case only, and the one that it continues. Raises BadInput for an unknown case."""
-    if not name:
-        return dict(suite.content)
-    known = [case.name for case in suite.cases]
-    if name not in known:
-        raise BadInput(
-            f"CASE={shown(name)} is not a case of the suite {suite.name}: use one of {', '.join(known)}, or leave it empty for the first one that differs."
-        )
-    return {**suite.content, "cases": _with_its_source(suite.content["cases"], name)}
+    def said_by(self, session: Session, role: str) -> dict[str, Any]:
+        """What the session of that role, which is over, says: a `word` and `why`. Raises like `found_at_the_ends`."""
+        if role == ENDS:
+            return {"word": DIFFER, **found_at_the_ends(session, self.begin_if_readable()["case"])}
+        word, why = of_session(self.read(ENDS) or {}, session)
+        return {"word": word, "why": why, "session": session.path.name}
 
 
 def _with_its_source(cases: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The case of that name, after the one that it continues."""
     source = cases[name].get("continues")
     return {**(_with_its_source(cases, source) if source else {}), name: cases[name]}
 
@@ -120,28 +79,20 @@ def found_at_the_ends(session: Session, case: str) -> dict[str, Any]:
     """
     if doubt := _doubt(session):
         raise RegressError(f"{doubt}: read {session.path}/report.md for what to fix, and start a new search.")
-    report, evidence = read_json(session.path / "report.json") or {}, session.evidence()
+    report = read_json(session.path / "report.json") or {}
     cases = [each for each in report["cases"] if case in ("", each["case"])]
-    found = next((each for each in cases if _HOW_BAD.get(each["word"], 0)), None)
-    if found is not None:
-        failed = _failed_after(evidence, found["case"])
-        how_bad, first = _HOW_BAD[found["word"]], found.get("first")
-        where = (
-            f"step {first['step']}, {first['metric']}: GOOD {float(first['a']):.6g}, BAD {float(first['b']):.6g}; "
-            if first
-            else ""
-        )
-        return {
-            "case": found["case"],
-            "how_bad": how_bad,
-            "failed": failed,
-            "why": f"{where}{found['word']}: {found['reason']}",
-        }
     for each in cases:
-        run = _first_run(evidence, each["case"], "A")
-        if run and run.failure:
+        if how_bad := _HOW_BAD.get(each["word"], 0):
+            where, first = "", each.get("first")
+            if first:
+                a, b = (float(first[side]) for side in "ab")  # a value that is not finite is a word
+                where = f"step {first['step']}, {first['metric']}: GOOD {a:.6g}, BAD {b:.6g}; "
+            why = f"{each['case']}, {where}{each['word']}: {each['reason']}"
+            return {"case": each["case"], "how_bad": how_bad, "failed": _failed_after(report, each["case"]), "why": why}
+    for each in cases:
+        if reason := (report["jobs"].get(f"{each['case']}_a") or {}).get("reason"):
             raise BadInput(
-                f"GOOD itself fails in {each['case']} ({run.failure}), so nothing says what is bad: name a commit that trains to the end."
+                f"GOOD itself fails in {each['case']} ({reason}), so nothing says what is bad: name a commit that trains to the end."
             )
     summary = "; ".join(f"{each['case']} is {each['word']}: {each['reason']}" for each in cases)
     if all(each["word"] in _HOW_BAD for each in cases):
@@ -153,22 +104,13 @@ def found_at_the_ends(session: Session, case: str) -> dict[str, Any]:
     )
 
 
-def _first_run(evidence: Mapping[str, Any], case: str, side: str) -> Run | None:
-    """The first run of a side; None if it did not run."""
-    jobs = schedule.runs_of(suites.of_recorded(evidence["begin"]["suite"]).case(case), side, evidence)
-    return next((recorded_run.read(Path(job["job_dir"])) for job in jobs.values()), None)
+def _failed_after(report: Mapping[str, Any], case: str) -> int | None:
+    """How many steps B's first run made before it failed, 0 if verl refuses its config; None if it did not fail."""
+    job = report["jobs"].get(f"{case}_b", {"steps": 0, "reason": "refused"})
+    return job["steps"] if job["reason"] else None
 
 
-def _failed_after(evidence: Mapping[str, Any], case: str) -> int | None:
-    """The step after which B's first run failed, 0 if verl refuses its config; None if it did not fail."""
-    first_b = schedule.first_runs(suites.of_recorded(evidence["begin"]["suite"]).case(case))[1]
-    if schedule.refusal_of(first_b, evidence) is not None:
-        return 0
-    run = _first_run(evidence, case, "B")
-    return run.last_step if run and run.failure else None
-
-
-def of_session(signature: Mapping[str, Any], session: Session) -> tuple[str, str]:
+def of_session(ends: Mapping[str, Any], session: Session) -> tuple[str, str]:
     """What the session of a commit (B) says: good, bad or skip, and why.
 
     It is bad if its verdict is at least as bad as BAD's. Where BAD fails, a commit is bad that fails after the same step, and good if
@@ -177,19 +119,17 @@ def of_session(signature: Mapping[str, Any], session: Session) -> tuple[str, str
     if doubt := _doubt(session):
         return SKIP, doubt
     report = read_json(session.path / "report.json") or {}
-    found = next(each for each in report["cases"] if each["case"] == signature["case"])
+    found = next(each for each in report["cases"] if each["case"] == ends["case"])
     why, how_bad = f"{found['word']}: {found['reason']}", _HOW_BAD.get(found["word"])
-    failed = _failed_after(session.evidence(), signature["case"])
-    if how_bad is None or failed not in (None, signature["failed"]):
+    failed = _failed_after(report, ends["case"])
+    if how_bad is None or failed not in (None, ends["failed"]):
         return SKIP, why
-    if signature["failed"] is not None:
-        return BAD if failed is not None else GOOD, why
-    return BAD if how_bad >= signature["how_bad"] else GOOD, why
+    is_bad = how_bad >= ends["how_bad"] if ends["failed"] is None else failed is not None
+    return BAD if is_bad else GOOD, why
 
 
 def _doubt(session: Session) -> str:
     """Why its runs decide nothing; empty if no check of it failed."""
-    failed = session.failed_checks()
-    if not failed:
-        return ""
-    return f"{counted(failed, 'check')} of the session {session.path.name} failed, so its runs may not be of the code that was asked for"
+    failed, name = session.failed_checks(), session.path.name
+    so = "so its runs may not be of the code that was asked for"
+    return f"{counted(failed, 'check')} of the session {name} failed, {so}" if failed else ""

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The git half of 62_bisect: real git walks a made history; this machine's own Python plays the head, and what a commit says is read from
-# its files.
+# 62_bisect without training: real git walks a made history, this machine's own Python plays the head, and what the session of a commit says
+# is read from its files.
 
 # bats file_tags=slow
 
@@ -46,38 +46,57 @@ library() {
     helper::run() { shift && "${REPO_DIR}/.venv/bin/python" "${REPO_DIR}/py/run.py" --shared-root "$ROOT" "$@"; }
     helper::run_in() { helper::run "$@"; }
     nodes::shown() { printf "%s\n" "$1"; }
-    # Nothing is trained: a commit says what its file says.
-    bisect::_try() {
-      local commit=$1 word
-      printf "%s\n" "$commit" >>"${ROOT}/runs"
-      word=$(bisect::_git show "${commit}:verl/loss.py")
-      [[ $word != broken ]] || word=skip
-      printf "{\"word\": \"%s\", \"time\": \"%s\"}\n" "$word" "$(date +%s.%N)" >"${BISECT_SEARCH}/commit-${commit}.json"
-      printf "%s\n" "$word"
-    }
+    bisect::_snapshot() { printf "%s\n" "$1"; }
     shift 2
     "$@"' scripts/any "${BATS_TEST_DIRNAME}/../../.." "${BATS_TEST_TMPDIR}" "$@"
 }
 
 setup() {
-  export SUITE=rehearsal VERL_REPO="path:${HISTORY}" GOOD=good BAD=main
-  export -f walk goes_on first_bad
+  export SUITE=rehearsal VERL_REPO="path:${HISTORY}" GOOD=good BAD=main STOP_AT='' JUDGED=1
+  export -f walk goes_on train session_of
 }
 
 walk() {
+  bisect::_script() { train "$@"; }
   bisect::begin
-  printf '{"case": "ppo", "why": "its file"}\n' >"${BISECT_SEARCH}/signature.json" # what its ends said
-  bisect::walk
-  first_bad
+  bisect::run
 }
 
 goes_on() {
+  bisect::_script() { train "$@"; }
   bisect::open
-  bisect::walk
-  first_bad
+  bisect::run
 }
 
-first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bisect::_first_bad)")"; }
+# train 60_verify.sh SUITE=… CODE_A=… CODE_B=…: a session that is over at once, and says of B what its file says; STOP_AT interrupts the one of
+# that number. Without JUDGED it says nothing of commits.
+train() {
+  local word=regressed session role
+  if [[ $2 == -u ]]; then
+    session_of "${ROOT}/verify/${4#SESSION=}" regressed # of commit 51
+    return
+  fi
+  role=$(sed -nE 's/.*"title": "bisect [^ ]+: ([^"]*)".*/\1/p' "${2#SUITE=}")
+  printf '%s\n' "$role" >>"${ROOT}/runs"
+  session="${ROOT}/verify/$(wc -l <"${ROOT}/runs")"
+  mkdir -p "${session}/evidence"
+  printf '{"suite": {"content": %s}}' "$(<"${2#SUITE=}")" >"${session}/evidence/begin.json"
+  [[ ${session##*/} != "$STOP_AT" ]] || return 130
+  case ${role}$(bisect::_git show "${4#CODE_B=}:verl/loss.py") in
+    commit-*good) word=identical ;;
+    commit-*broken) word=inconclusive ;;
+  esac
+  [[ -n $JUDGED || $role != commit-* ]] || word=inconclusive
+  session_of "$session" "$word"
+  [[ $word != regressed ]] || return 9
+}
+
+# session_of DIRECTORY WORD: its report.
+session_of() {
+  printf '{"cases": [{"case": "ppo", "word": "%s", "reason": "its file"}], "jobs": {"ppo_b": {"steps": 1, "reason": null}}}' "$2" >"$1/report.json"
+}
+
+found='the first bad commit is [0-9a-f]{12} \(commit 41\); fresh runs of it and of its parent confirm it'
 
 @test "64 commits, two that cannot be judged: the right one in at most 8 tries" {
   before=$(history_git for-each-ref && history_git status --porcelain && ls "${HISTORY}/.git")
@@ -85,21 +104,24 @@ first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bis
   printf '%s\n' "$output"
   ((status == 0))
   [[ $output == *'64 commits change verl/: 2 runs for both ends (and one more to see whether GOOD repeats itself), about 6 to find the commit, and 2 to confirm it'* ]]
-  [[ ${lines[-2]} == 'first bad: commit 41' ]]
-  (($(wc -l <"${BATS_TEST_TMPDIR}/runs") <= 8))
+  [[ $output =~ $found ]]
+  (($(wc -l <"${BATS_TEST_TMPDIR}/runs") <= 10)) # with both ends, and the confirmation
   [[ $(history_git for-each-ref && history_git status --porcelain && ls "${HISTORY}/.git") == "$before" ]]
 }
 
-@test "a search that goes on tries no commit twice" {
-  library walk
-  sed -i '$d' "${BATS_TEST_TMPDIR}/runs" # as if it was interrupted during the last one
-  last=$(find "${BATS_TEST_TMPDIR}/bisect" -name 'commit-*' -printf '%T@ %p\n' | sort -n | tail -n 1)
-  rm "${last#* }"
+@test "a search that goes on continues its session, and makes none twice" {
+  STOP_AT=4 library walk
+  printf '%s\n' "$output"
+  ((status == 130))
+  search=$(find "${BATS_TEST_TMPDIR}/bisect" -mindepth 1 -maxdepth 1 -printf '%f\n')
+  [[ $output == *"The session of commit-"*" ended early (the reason is above): fix that, then continue with 'make bisect BISECT=${search}'."* ]]
   unset SUITE VERL_REPO GOOD BAD
   BISECT=latest library goes_on
   printf '%s\n' "$output"
-  [[ ${lines[-2]} == 'first bad: commit 41' ]]
+  ((status == 0))
+  [[ $output =~ $found ]]
   [[ -z $(sort "${BATS_TEST_TMPDIR}/runs" | uniq --repeated) ]]
+  (($(wc -l <"${BATS_TEST_TMPDIR}/runs") <= 10))
 }
 
 @test "another script gets the user's knobs and ours, and no default" {
@@ -116,20 +138,11 @@ first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bis
 
 @test "only commits that cannot be judged are left: each of them is possible" {
   # shellcheck disable=SC2030  # for this test alone
-  export GOOD=main~34 BAD=main~30 # 30 to 34, of which 32 and 33 are broken
-  history_git checkout --quiet main
-  only_skipped() {
-    bisect::begin
-    printf '{"case": "ppo", "why": "its file"}\n' >"${BISECT_SEARCH}/signature.json"
-    # shellcheck disable=SC2329  # bisect::walk calls it
-    bisect::_try() { printf '%s\n' skip; }
-    bisect::walk
-    printf 'possible: %d\n' "$(bisect::_possible | wc -l)"
-  }
-  export -f only_skipped
-  library only_skipped
+  export GOOD=main~25 BAD=main~21 JUDGED='' # 39 to 43
+  library walk
   printf '%s\n' "$output"
-  [[ ${lines[-2]} == 'possible: 4' ]]
+  ((status == 11))
+  [[ $output == *'not found: it is one of 4 commits, of which those in between could not be judged: '* ]]
 }
 
 @test "a search that cannot be begun: one sentence, exit 2, nothing is created" {
@@ -150,10 +163,10 @@ first_bad() { printf 'first bad: %s\n' "$(bisect::_git log -1 --format=%s "$(bis
 GOOD=|GOOD is empty: a search needs VERL_REPO, GOOD and BAD, for example *
 VERL_REPO=path:/nowhere|/nowhere (from VERL_REPO=path:/nowhere) is not a git repository that git can read (the reason is above): name one.
 GOOD=nope|GOOD='nope' is not a commit, branch or tag of path:*: check the name, or fetch it there.
-BAD=-x|BAD='-x' is not the name of a commit: use a commit, a branch or a tag.
+BAD=-x|BAD='-x' is not a commit, branch or tag of path:*: check the name, or fetch it there.
 GOOD=main BAD=good|GOOD='main' comes after BAD='good' in path:*: swap them; the same search also finds a commit that repairs something.
 GOOD=aside|There is no path from GOOD='aside' to BAD='main' in path:*: both come from *, so try GOOD=*, or name commits of one branch.
-BAD=good|GOOD and BAD are the same commit, *: name two.
+BAD=good|No commit from GOOD='good' to BAD='good' changes verl/ in path:*: name another range.
 GOOD=aside~1 BAD=aside|No commit from GOOD='aside~1' to BAD='aside' changes verl/ in path:*: name another range.
 CASE=pppo|CASE=pppo is not a case of the suite rehearsal: use one of ppo, grpo, sft, resume, or leave it empty for the first one that differs.
 SUITE=rehersal|SUITE='rehersal' (from the command line or environment) is neither a file nor a suite: did you mean rehearsal? *
