@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ET
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any, NoReturn
 
 from verl_regress.base import documents
 from verl_regress.base.errors import BadInput
-from verl_verdict import judge, records, verdict_page, verdict_text, verdicts
+from verl_verdict import judge, junit, records, verdict_page, verdict_text, verdicts
 from verl_verdict.errors import CannotJudge
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict, Word
@@ -423,7 +422,9 @@ def _report(
         (out / "report.html").write_text(verdict_page.html(page), "utf-8")
     document["not_touched"] = list(untouched)
     (out / "report.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-    (out / "junit.xml").write_text(_junit(found, untouched, allow), "utf-8")
+    tests = [junit.Test("verdict", name, skipped=_NOT_TOUCHED) for name in untouched]
+    tests += junit.of_verdicts(found, allow)
+    (out / "junit.xml").write_text(junit.document("verl-regress", tests), "utf-8")
     (out / "report.md").write_text(markdown, "utf-8")
     (out / "verdict.json").write_text(json.dumps(words) + "\n", "utf-8")  # what ci/comment.py reads
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -448,22 +449,6 @@ def _markdown(title: str, found: Sequence[Verdict], untouched: Sequence[str], no
 def _cell(text: str) -> str:
     """Text of a run or a path as plain text in a table of Markdown."""
     return verdict_text.printable(text).translate({ord(each): f"&#{ord(each)};" for each in "<>&|[]`@"})
-
-
-def _junit(found: Sequence[Verdict], untouched: Sequence[str], allow: Collection[Word]) -> str:
-    bad = [each for each in found if verdicts.status([each], allow)]
-    tests = len(found) + len(untouched)
-    suite = ET.Element(
-        "testsuite", name="verl-regress", tests=str(tests), failures=str(len(bad)), skipped=str(len(untouched))
-    )
-    for name in untouched:
-        ET.SubElement(ET.SubElement(suite, "testcase", classname="verdict", name=name), "skipped", message=_NOT_TOUCHED)
-    for verdict in found:
-        case = ET.SubElement(suite, "testcase", classname="verdict", name=verdict.case)
-        if verdict in bad:
-            message = verdict_text.printable(f"{verdict.word.value}: {verdict.reason}")
-            ET.SubElement(case, "failure", message=message).text = verdict_text.text([verdict], allow)
-    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _annotations(verdict: Verdict, changes: Sequence[str]) -> list[str]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import xml.etree.ElementTree as ET
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from verl_regress.session.checks import Result, end_of, seconds
 from verl_regress.session.verdict import decisive_of, run_of
 from verl_regress.store import mismatch
 from verl_regress.store.sessions import Session, jobs_of
-from verl_verdict import verdict_page, verdict_text, verdicts
+from verl_verdict import junit, verdict_page, verdict_text, verdicts
 from verl_verdict.diagnosis import counted, doubt
 from verl_verdict.errors import CannotJudge
 from verl_verdict.records import Run
@@ -321,30 +320,10 @@ def _jobs(evidence: Mapping[str, Any]) -> list[str]:
 
 
 def as_junit(outcome: Outcome) -> str:
-    """One test case per verdict and per check. A verdict that the user does not allow is a failure. If a check failed, no verdict passes.
-
-    XML cannot contain control characters, which a job's error may.
-    """
-    bad = [verdict for verdict in outcome.verdicts if verdicts.status([verdict], outcome.allow)]
-    failed = len(bad) + len(outcome.failed)
-    skipped = sum(check.skipped is not None for check in outcome.checks)
-    skipped += len(outcome.verdicts) - len(bad) if outcome.failed else 0
-    total = len(outcome.verdicts) + len(outcome.checks)
-    suite = ET.Element(
-        "testsuite", name="verl-regress verify", tests=str(total), failures=str(failed), skipped=str(skipped)
-    )
-    for verdict in outcome.verdicts:
-        case = ET.SubElement(suite, "testcase", classname="verdict", name=verdict.case)
-        if verdict in bad:
-            message = printable(f"{verdict.word.value}: {verdict.reason}")
-            ET.SubElement(case, "failure", message=message).text = verdict_text.text([verdict], outcome.allow)
-        elif outcome.failed:
-            ET.SubElement(case, "skipped", message=outcome.headline)
-    for check in outcome.checks:
-        case = ET.SubElement(suite, "testcase", classname="verify", name=f"{check.name}: {check.claim}")
-        if check.failed:
-            problems = [printable(problem) for problem in check.problems]
-            ET.SubElement(case, "failure", message=problems[0]).text = "\n".join(problems)
-        elif check.skipped:
-            ET.SubElement(case, "skipped", message=printable(check.skipped))
-    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+    """One test per verdict and per check. A verdict that the user does not allow is a failure. If a check failed, no verdict passes."""
+    of_checks = [
+        junit.Test("verify", f"{check.name}: {check.claim}", check.problems, check.skipped or "")
+        for check in outcome.checks
+    ]
+    of_verdicts = junit.of_verdicts(outcome.verdicts, outcome.allow, outcome.headline if outcome.failed else "")
+    return junit.document("verl-regress verify", [*of_verdicts, *of_checks])
