@@ -59,7 +59,9 @@ SUBCOMMANDS = {
     "bisect": _Subcommand("find the commit that changed training", "session.bisect"),
     "report": _Subcommand("where a session's report is", "session.latest_report"),
     "history": _Subcommand("one page over all sessions", "session.history_command"),
-    "live": _Subcommand("the jobs that run, wait or are being submitted", "jobs.live_jobs"),
+    "live": _Subcommand(
+        "the jobs that run, wait or are being submitted", "jobs.listing", "add_live_arguments", "run_live"
+    ),
     "gc": _Subcommand("remove old checkpoints and unused snapshots", "store.retention"),
     "logs": _Subcommand("a job's driver log", "jobs.logs"),
 }

@@ -23,11 +23,7 @@ def names(job: JobDir) -> list[str]:
 def why_none(job: JobDir) -> str:
     """`no checkpoint`, and the reason if `make gc` removed them (verl_regress.store.retention)."""
     collected = job.read_state("collected")
-    return (
-        "no checkpoint"
-        if collected is None
-        else f"no checkpoint any more ('make gc' removed them at {collected['time']})"
-    )
+    return f"no checkpoint any more ('make gc' removed them at {collected['time']})" if collected else "no checkpoint"
 
 
 def newest(job: JobDir) -> Path | None:
@@ -82,14 +78,18 @@ def problem_of(checkpoint: Path, gpus: int | None = None) -> str | None:
     RL's parts are the actor, and the critic where verl trains one. SFT has data_0.pt, and no parts. Without the position in the data verl
     continues, but from the first row. What FSDP saved on N GPUs only N can load.
     """
-    is_sft = any(checkpoint.glob("data_*.pt"))
-    for part in [checkpoint] if is_sft else [checkpoint / "actor", *checkpoint.glob("critic")]:
-        if not any(map(_is_weights, part.rglob("*"))):
+    paths = sorted(checkpoint.rglob("*"))
+    is_sft = any(path.parent == checkpoint and path.match("data_*.pt") for path in paths)
+    parts = (
+        [checkpoint] if is_sft else [checkpoint / "actor", *(path for path in paths if path == checkpoint / "critic")]
+    )
+    for part in parts:
+        if not any(_is_weights(path) for path in paths if path.is_relative_to(part)):
             return f"{'it' if is_sft else part.name} has no weights"
-    if not is_sft and not (checkpoint / "data.pt").is_file():
+    if not is_sft and checkpoint / "data.pt" not in paths:
         return "it has no data.pt, so the data would begin again"
     ranks = Counter[tuple[Path, str, int]]()
-    for path in sorted(checkpoint.rglob("*")):
+    for path in paths:
         if path.suffix in _NEVER_EMPTY and path.is_file() and path.stat().st_size == 0:
             return f"{path.relative_to(checkpoint)} is empty"
         if match := _OF_RANK.fullmatch(path.name):

@@ -31,19 +31,14 @@ def ids_of(root: SharedRoot) -> list[str]:
         return [entry.name for entry in found if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]
 
 
-def dated(root: SharedRoot) -> list[tuple[float, JobDir]]:
-    """The newest attempt of every job and when it was made (seconds), the most recent job first."""
+def newest(root: SharedRoot) -> list[JobDir]:
+    """The newest attempt of every job, the most recent job first."""
     found = []
     for name in ids_of(root):
         job = JobDir(root.jobs / name).attempts()[-1]
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            found.append((made(job), job))
-    return sorted(found, key=lambda each: (each[0], each[1].submission_id), reverse=True)
-
-
-def newest(root: SharedRoot) -> list[JobDir]:
-    """The newest attempt of every job, the most recent job first."""
-    return [job for _, job in dated(root)]
+            found.append((made(job), name, job))
+    return [job for *_, job in sorted(found, key=lambda each: each[:2], reverse=True)]
 
 
 def made(job: JobDir) -> float:
@@ -63,7 +58,7 @@ def asked_for(args: argparse.Namespace) -> JobDir:
 
 
 def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
-    """The newest attempt of the job with that id, or of the latest job; `<id>.aN` is that attempt. Raises BadInput.
+    """The newest attempt of the job with that id, or of the latest job; `<id>.aN` is that attempt. Raises BadInput and Unreadable.
 
     The latest job is `caller`'s own (of all jobs if the caller is not known), and none of a session or a search.
     """
@@ -74,7 +69,12 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
     # A submission never makes a link, which may lead anywhere.
     if not job.path.is_dir() or job.path.is_symlink():
         raise BadInput(f"JOB={asked} is not under {root.jobs}: name one that 'make jobs' lists, or submit one.")
-    attempts = _attempts(job)
+    try:
+        with os.scandir(job.path):
+            pass
+    except OSError as error:
+        raise unreadable(Path(error.filename or job.path), error) from error
+    attempts = job.attempts()
     if named is None:
         return attempts[-1]
     if job.numbered(int(named["number"])) not in attempts:
@@ -106,24 +106,12 @@ def _belongs_to(caller: Owner, job: JobDir) -> bool:
     return False
 
 
-def _attempts(job: JobDir) -> list[JobDir]:
-    """All of the job, oldest first. Raises Unreadable."""
-    try:
-        with os.scandir(job.path):
-            pass
-        return job.attempts()
-    except OSError as error:
-        raise unreadable(Path(error.filename or job.path), error) from error
-
-
 def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:
     """The attempt that Ray knows by that id, whether it exists or not."""
     named = ids.ATTEMPT.fullmatch(ray_id)
-    return (
-        JobDir(root.jobs / named["submission_id"]).numbered(int(named["number"]))
-        if named
-        else JobDir(root.jobs / ray_id)
-    )
+    if named is None:
+        return JobDir(root.jobs / ray_id)
+    return JobDir(root.jobs / named["submission_id"]).numbered(int(named["number"]))
 
 
 def plan_of(job: JobDir) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""`jobs` and `status`: the latest jobs, from their directories and one answer of Ray, which may be down. Change nothing."""
+"""`jobs`, `status` and `live`: jobs by their directories and one answer of Ray, which may be down. Change nothing."""
 
 import argparse
+import contextlib
 import json
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,9 +13,12 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import find, progress
-from verl_regress.jobs.status import DAMAGED, Judgement, Known, Status, judge_for_cluster
+from verl_regress.jobs.launcher_lock import Launcher, launcher_of
+from verl_regress.jobs.status import DAMAGED, Judgement, Known, Status, judge_for_cluster, judge_listed
 
 _GOOD = (Status.SUCCEEDED, Status.RUNNING)
+_AT_WORK = (Status.SUBMITTING, Status.PENDING, Status.QUEUED, Status.RUNNING)
+_IN_RAY = ("PENDING", "RUNNING")  # Ray's statuses of a job that would end with it
 _NOT_ASKED = "Ray was not asked: this is what the jobs' own files say"
 
 
@@ -29,6 +33,11 @@ def add_status_arguments(parser: argparse.ArgumentParser) -> None:
     """`status --profile P`, and the arguments of `jobs`."""
     parser.add_argument("--profile", required=True, help="as the head of the page names it")
     add_arguments(parser)
+
+
+def add_live_arguments(parser: argparse.ArgumentParser) -> None:
+    """`live --cluster NAME`."""
+    parser.add_argument("--cluster", required=True, help="the knob CLUSTER_NAME")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -171,3 +180,36 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
     """The rows as lines, every column as wide as its widest cell."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def run_live(args: argparse.Namespace) -> int:
+    """Print `ID STATUS` of each job that would end with the cluster, the latest first.
+
+    If Ray does not answer, the locks decide; that is no error. A job that Ray knows and that has no directory here was submitted another way,
+    and is live if Ray says so.
+    """
+    known: Known = None
+    with contextlib.suppress(RegressError, OSError):  # after its token was removed, Ray does not run either
+        known = RayApi(nodes.ADDRESS).jobs()
+    there = {ray_id: each["status"] for ray_id, each in (known or {}).items() if each.get("status") in _IN_RAY}
+    for job in find.newest(SharedRoot(args.shared_root)):
+        is_in_ray = there.pop(job.ray_id, None) is not None
+        status = _status_if_live(job, args.cluster, known, is_in_ray=is_in_ray)
+        if status is not None:
+            print(job.ray_id, status.value)
+    for ray_id in sorted(there):
+        print(ray_id, there[ray_id])
+    return 0
+
+
+def _status_if_live(job: JobDir, cluster: str, known: Known, *, is_in_ray: bool) -> Status | None:
+    try:
+        plan = job.read_config("resolved.json")
+        if plan is not None and plan.get("cluster") != cluster:
+            return None  # several clusters may share a root
+        status = judge_listed(job, known).status
+        if status in (Status.UNKNOWN, Status.LOST) and launcher_of(job) is Launcher.ALIVE:
+            return Status.RUNNING
+        return status if status in _AT_WORK else None
+    except DAMAGED:  # another user's, who has another cluster; or damaged, and Ray still tells
+        return Status.RUNNING if is_in_ray else None
