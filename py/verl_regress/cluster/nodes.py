@@ -65,10 +65,8 @@ def add_await_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def await_all(args: argparse.Namespace) -> None:
-    """Wait until every named node is ALIVE at its address.
-
-    Lists the packages of the head, where this runs; prints the names of nodes that have not listed theirs since their
-    start.
+    """Wait until every named node is ALIVE at its address, and print the names of those that have not listed their packages since their start.
+    The head, where this runs, lists its own.
     """
     wanted = dict(node.partition("=")[::2] for node in args.nodes)
     end = time.monotonic() + args.deadline
@@ -78,18 +76,14 @@ def await_all(args: argparse.Namespace) -> None:
     while True:
         try:
             alive = {node.name: node for node in joined(args.log_dir) if wanted.get(node.name) == node.address}
-            problem = (
-                f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(sorted(set(wanted) - set(alive)))}"
-            )
-            waits = problem
+            missing = sorted(set(wanted) - set(alive))
+            waits = problem = f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(missing)}"
         except RegressError as error:
-            alive, problem = {}, str(error).rstrip(".")
-            waits = "Ray does not answer yet"
-        if len(alive) == len(wanted):
+            alive, missing, problem, waits = {}, sorted(wanted), str(error).rstrip("."), "Ray does not answer yet"
+        if not missing:
             break
         _abort_if_one_failed(sorted(wanted), args.log_dir, f"{wanted['head']}:{args.gcs_port}")
         if time.monotonic() > end:
-            missing = sorted(set(wanted) - set(alive))
             _show_log(args.log_dir, missing[0])
             raise RegressError(
                 f"{problem}, after {args.deadline:.0f} s (CLUSTER_TIMEOUT): read the lines above, from {missing[0]}.",

@@ -122,9 +122,7 @@ class RayApi:
 
     def job(self, submission_id: str) -> dict[str, Any] | None:
         """Ray's details of one job (status, driver_info, message, …), or None if Ray does not know it."""
-        details: dict[str, Any] | None = self.ask(
-            f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}", none_on_404=True
-        )
+        details: dict[str, Any] | None = self.ask(_path_of(submission_id), none_on_404=True)
         return details
 
     def actors(self, submission_id: str) -> list[dict[str, Any]]:
@@ -135,16 +133,8 @@ class RayApi:
         """The same by Ray's number of the job, from its details: None until its driver has connected, when it has no actors."""
         if not job_id:
             return []
-        query = urllib.parse.urlencode(
-            {
-                "limit": 1000,
-                "detail": 1,
-                "filter_keys": "job_id",
-                "filter_predicates": "=",
-                "filter_values": job_id,
-            }
-        )
-        return self._rows(f"/api/v0/actors?{query}", "result", "result")
+        only = f"filter_keys=job_id&filter_predicates=%3D&filter_values={job_id}"
+        return self._rows(f"/api/v0/actors?limit=1000&detail=1&{only}", "result", "result")
 
     def submit(self, submission_id: str, **job: Any) -> None:
         """Submit by `submit_job` of Ray's Python SDK. Raises BadInput for a taken id, Unreachable when Ray goes away."""
@@ -188,7 +178,7 @@ class RayApi:
 
     def stop(self, submission_id: str) -> None:
         """Ask Ray to stop a job, and return before it has. A PENDING job keeps waiting (2.60): see ray_private.end_supervisor."""
-        self.ask(f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}/stop", method="POST")
+        self.ask(f"{_path_of(submission_id)}/stop", method="POST")
 
     def _rows(self, path: str, *keys: str) -> list[dict[str, Any]]:
         """The table under `data` and these keys of Ray's answer. Raises Unreachable."""
@@ -223,6 +213,10 @@ class RayApi:
             raise Unreachable(self.address, error) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unreachable(self.address, getattr(error, "reason", error)) from error
+
+
+def _path_of(submission_id: str) -> str:
+    return f"/api/jobs/{urllib.parse.quote(submission_id, safe='')}"
 
 
 def _expire(_number: int, _frame: object) -> None:

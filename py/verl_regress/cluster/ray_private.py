@@ -48,31 +48,28 @@ def end_supervisor(submission_id: str, record: Callable[[], None]) -> bool:
         ray.shutdown()
 
 
-def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any]]:
-    """Ray's actors of the job `job_id` (hex), dead ones too: ActorClassName, ActorID, Pid; within `timeout` seconds.
+# Each of these asks the GCS at `gcs` (IP:port), which every worker reaches; the dashboard may listen on the head alone, and starts seconds later.
+# They raise RegressError if there is no answer within `timeout` seconds.
 
-    Asks the GCS at `gcs` (IP:port), which every worker reaches; the dashboard may listen on the head alone. Runs in a
-    separate process, because Ray's client may end its process. Read in Ray 2.60. Raises RegressError.
-    """
-    unsaid = f"Ray's GCS at {gcs} does not list the actors of job {job_id}"
-    rows: list[dict[str, Any]] = _ask(_ACTORS, timeout, unsaid, gcs, job_id)
+
+def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any]]:
+    """Ray's actors of the job `job_id` (hex), dead ones too: ActorClassName, ActorID, Pid."""
+    rows: list[dict[str, Any]] = _ask(
+        _ACTORS, timeout, f"Ray's GCS at {gcs} does not list the actors of job {job_id}", gcs, job_id
+    )
     return rows
 
 
 def is_job_in_gcs(gcs: str, submission_id: str, timeout: float) -> bool:
-    """Does the GCS at `gcs` (IP:port) know this submission? A head that was restarted does not; answers within `timeout` seconds.
-
-    Its GCS is there some seconds before its dashboard. Read in Ray 2.60. Raises RegressError.
-    """
+    """Does Ray know this submission? A head that was restarted does not."""
     unsaid = f"Ray's GCS at {gcs} does not say whether it knows {submission_id}"
     return bool(_ask(_IS_JOB, timeout, unsaid, gcs, submission_id))
 
 
 def nodes_lost_from_gcs(gcs: str, driver_address: str, driver_pid: int, timeout: float) -> list[str]:
-    """The nodes with which actors of a driver died, as `worker-0 (10.0.0.2)`, sorted; within `timeout` seconds.
+    """The nodes with which actors of the driver `driver_pid` on `driver_address` died, as `worker-0 (10.0.0.2)`, sorted.
 
-    The driver is the process `driver_pid` on the node with `driver_address`. An actor that Ray starts again elsewhere
-    does not count. Read in Ray 2.60. Raises RegressError.
+    An actor that Ray starts again elsewhere does not count.
     """
     unsaid = f"Ray's GCS at {gcs} does not list its nodes and actors"
     names: list[str] = _ask(_LOST, timeout, unsaid, gcs, driver_address, str(driver_pid))
@@ -80,28 +77,22 @@ def nodes_lost_from_gcs(gcs: str, driver_address: str, driver_pid: int, timeout:
 
 
 def node_memory(gcs: str, node_id: str, timeout: float) -> dict[str, Any]:
-    """`counters()` of py/hooks/node_memory.py on the node `node_id` (hex), by a task of Ray; within `timeout` seconds.
-
-    Raises RegressError.
-    """
+    """`counters()` of py/hooks/node_memory.py on the node `node_id` (hex), by a task of Ray."""
     unsaid = f"Ray's node {node_id} does not say what its kernel killed"
     counted: dict[str, Any] = _ask(_MEMORY, timeout, unsaid, gcs, node_id)
     return counted
 
 
 def _ask(program: str, timeout: float, unsaid: str, *arguments: str) -> Any:
-    """The last line that `program` prints, as JSON; it runs in a separate process for at most `timeout` seconds. Raises RegressError, which
-    begins with `unsaid`.
-    """
+    """The last line that `program` prints, as JSON. It runs in a separate process, because Ray's client may end its process."""
     try:
         asked = subprocess.run(
             [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=timeout, check=False
         )
-        problem = None if asked.returncode == 0 else last_line(asked.stderr)
     except subprocess.TimeoutExpired:
-        problem = f"no answer in {timeout:g} s"
-    if problem is not None:
-        raise RegressError(f"{unsaid} ({problem})", Exit.UNREACHABLE)
+        raise RegressError(f"{unsaid} (no answer in {timeout:g} s)", Exit.UNREACHABLE) from None
+    if asked.returncode != 0:
+        raise RegressError(f"{unsaid} ({last_line(asked.stderr)})", Exit.UNREACHABLE)
     return json.loads(asked.stdout.strip().splitlines()[-1])
 
 

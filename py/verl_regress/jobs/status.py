@@ -45,13 +45,14 @@ DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, Unr
 Known = Mapping[str, Mapping[str, Any]] | None  # what Ray says of each of its jobs; None if it does not answer
 _LOCK_SECONDS = 30.0  # no other process takes this lock, except for a moment to see whether it is held
 _REASON_SHOWN = 100  # characters in a table
+_OBSERVED = (
+    "status", "message", "error_type", "driver_exit_code", "driver_info", "driver_node_id", "start_time", "end_time", "metadata",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A status and the sentence that explains it; `cause` is the root exception of a failed trainer
-    (verl_regress.jobs.failure). `debugged` says where a running job waits in a breakpoint (verl_regress.jobs.breakpoints).
-    """
+    """A status and the sentence that explains it; the root exception of a failed trainer, and in which breakpoint a running job waits."""
 
     status: Status
     reason: str
@@ -88,11 +89,8 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
     if ended is not None and ray_status != "STOPPED" and observed.get("status") != "STOPPED":
         if ended.get("told_to_stop") and ray is None:
             # Ray cannot say whether a user stopped it or its node went down.
-            status, why = (
-                (Status.LOST, causes.FORGOTTEN)
-                if reachable
-                else (Status.UNKNOWN, "there is no word from Ray who ended it")
-            )
+            status = Status.LOST if reachable else Status.UNKNOWN
+            why = causes.FORGOTTEN if reachable else "there is no word from Ray who ended it"
             return Judgement(status, f"{ended['reason']}, and {why}", driver_ip)
         return Judgement(_recorded(ended), str(ended["reason"]), driver_ip, ended.get("cause"))
     # To Ray, a job that was stopped while PENDING stays FAILED (2.60); our own record says that it was stopped.
@@ -166,41 +164,25 @@ def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str |
     message = str(ray.get("message") or "").strip().splitlines() or [""]
     if status == "RUNNING":
         return Judgement(Status.RUNNING, message[-1], driver_ip, debugged=breakpoints.words(job))
-    if status in ("PENDING", "STOPPED"):
-        return Judgement(Status(status), message[-1], driver_ip)
     started = job.read_state("started")
-    if (
-        status == "FAILED"
-        and started is None
-        and launcher_of(job) is Launcher.NOT_YET
-        and not causes.is_supervisor_gone(ray)
-    ):
-        return Judgement(Status.FAILED, message[-1], driver_ip)
+    has_begun = started is not None or launcher_of(job) is not Launcher.NOT_YET or causes.is_supervisor_gone(ray)
+    if status in ("PENDING", "STOPPED") or (status == "FAILED" and not has_begun):
+        return Judgement(Status(status), message[-1], driver_ip)
     # A launcher that lives to see the end records it: without that record, it or its node is gone.
     node = (started or {}).get("node") or (started or {}).get("node_ip")
     return Judgement(Status.LOST, causes.of_loss(ray, node), driver_ip)
 
 
 def _driver_ip(details: Mapping[str, Any] | None) -> str | None:
-    info = (details or {}).get("driver_info") or {}
-    address = info.get("node_ip_address")
-    return str(address) if address else None
+    return ((details or {}).get("driver_info") or {}).get("node_ip_address") or None
 
 
 def observe(job: JobDir, ray: Mapping[str, Any] | None) -> None:
     """Record Ray's answer in `state/observed`, only if it changed and never after a final status."""
-    if ray is None:
-        return
-    kept = {
-        key: ray.get(key)
-        for key in (
-            "status", "message", "error_type", "driver_exit_code", "driver_info", "driver_node_id",
-            "start_time", "end_time", "metadata",
-        )
-    }  # fmt: skip
     before = job.read_state("observed") or {}
-    if before.get("status") in ENDED_IN_RAY:
+    if ray is None or before.get("status") in ENDED_IN_RAY:
         return
+    kept = {key: ray.get(key) for key in _OBSERVED}
     if kept != {key: before.get(key) for key in kept}:
         with contextlib.suppress(OSError):  # a full disk must not keep the user from the answer
             job.write_state("observed", kept)

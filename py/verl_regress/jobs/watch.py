@@ -69,12 +69,12 @@ def follow_to_the_end(job: JobDir, deadlines: Deadlines) -> Exit:
 
 def _await_plan(job: JobDir) -> None:
     """Wait for the plan of a submission in progress; one that looks dead is checked twice, as in `follow`."""
-    looks = 0
+    before = None
     while job.read_config("resolved.json") is None:
-        status = judge(job, None, reachable=False).status
-        if status is not Status.SUBMITTING and (looks or status is not Status.NOT_SUBMITTED):
+        now = judge(job, None, reachable=False).status
+        if now is not Status.SUBMITTING and now is before:
             return
-        looks += 1
+        before = now
         time.sleep(_LOOK_EVERY)
 
 
@@ -200,11 +200,9 @@ def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit,
     else:
         bundle = debug.attempt(job, api.address, "stalled", logs=True)
         doing = (stacks.words(job, bundle) if bundle else None) or life.doing
-        since = (
-            f"made no first step in {deadlines.start:.0f} s (START_TIMEOUT)"
-            if life.is_starting
-            else f"{life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}"
-        )
+        since = f"{life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}"
+        if life.is_starting:
+            since = f"made no first step in {deadlines.start:.0f} s (START_TIMEOUT)"
         say.error(
             f"{job.ray_id} has {since}, while {doing}: it still runs and holds its slot: read 'make logs JOB={job.ray_id}' and "
             f"{bundle or job.debug}, or end it with 'make stop JOB={job.ray_id}'."
@@ -216,12 +214,9 @@ class _ProgressSigns:
 
     def __init__(self, job: JobDir) -> None:
         self._job, self._metrics = job, progress.Tail(job.metrics)
-        self._writes_steps = progress.writes_file(job)
-        self.lacks = (
-            "made no new step"
-            if self._writes_steps
-            else f"written nothing (its trainer.logger={progress.loggers(job)} writes no steps here)"
-        )
+        self._writes_steps, self.lacks = progress.writes_file(job), "made no new step"
+        if not self._writes_steps:
+            self.lacks = f"written nothing (its trainer.logger={progress.loggers(job)} writes no steps here)"
         self.step: int = progress.parent_of(job)["step"]  # the last one seen
         self.doing = ""  # in words
         self._total: int | None = None
@@ -237,7 +232,8 @@ class _ProgressSigns:
 
     def has_moved(self) -> bool:
         """Was there progress since the last call?"""
-        before, self._output = self._output, self._written()
+        log = self._job.driver_log
+        before, self._output = self._output, log.stat().st_size if log.exists() else 0
         if self._total is None and self._output != before:
             self._total = progress.total_steps(self._job)
         steps = progress.training(self._metrics.new_steps())
@@ -249,10 +245,6 @@ class _ProgressSigns:
                 say.warn(f"{self._job.ray_id}: {problem}")
             self._is_finite = problem is None
         return bool(steps) or (not self._writes_steps and self._output != before)
-
-    def _written(self) -> int:
-        log = self._job.driver_log
-        return log.stat().st_size if log.exists() else 0
 
     def show(self, judgement: Judgement) -> None:
         """Show what the job is doing if nothing was printed for a while; before its first step, each change at once."""
