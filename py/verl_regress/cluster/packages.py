@@ -122,9 +122,8 @@ def of_nodes(root: SharedRoot, cluster: str, up: Iterable[Node]) -> tuple[list[N
         if listed is None:
             unknown.append(node.name)
         else:
-            known.append(
-                NodePackages(node.name, node.is_head, listed["python"], listed["environment"], listed["packages"])
-            )
+            facts = (listed[key] for key in ("python", "environment", "packages"))
+            known.append(NodePackages(node.name, node.is_head, *facts))
     return known, unknown
 
 
@@ -135,12 +134,8 @@ def recorded(known: Sequence[NodePackages]) -> dict[str, Any]:
     """
     lists: dict[tuple[str, str], dict[str, Any]] = {}
     for one in known:
-        entry = {
-            "nodes": [],
-            "python": one.python,
-            "sha256": one.sha256,
-            "packages": dict(sorted(one.packages.items())),
-        }
+        listed = dict(sorted(one.packages.items()))
+        entry = {"nodes": [], "python": one.python, "sha256": one.sha256, "packages": listed}
         lists.setdefault((one.sha256, one.python), entry)["nodes"].append(one.node)
     return {
         "sha256": _common_sha256([one.sha256 for one in workers(known)]),

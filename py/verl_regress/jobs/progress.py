@@ -71,9 +71,8 @@ def not_finite(steps: Sequence[Step]) -> str | None:
     finite = [number for number, count in counts if not count]
     since = next(number for number, _ in bad if not is_still or not finite or number > finite[-1])
     count = bad[-1 if is_still else 0][1]
-    what = (
-        f"{count} metrics {'are' if is_still else 'were'}" if count > 1 else f"1 metric {'is' if is_still else 'was'}"
-    )
+    verb = ("is" if count == 1 else "are") if is_still else ("was" if count == 1 else "were")
+    what = f"{count} {'metric' if count == 1 else 'metrics'} {verb}"
     return f"{what} not finite {'since' if is_still else 'at'} step {since}"
 
 

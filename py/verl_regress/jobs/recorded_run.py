@@ -78,15 +78,15 @@ def _read(directory: Path) -> Run:
     resolved = _config(directory, "resolved.json")
     failure, unfinished = _failure(last), _unfinished(last)
     texts, starts = _texts(attempts)
-    if not texts:
-        if failure is None and unfinished is None:
-            has = "an empty" if JobDir(directory).metrics.exists() else "no"
-            raise CannotJudge(
-                f"The job directory '{directory}' has {has} logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."
-            )
-        run = Run(name=directory.name, series={})
-    else:
+    if texts:
         run = records.parse(texts, directory.name, str(JobDir(directory).metrics), starts)
+    elif failure is None and unfinished is None:
+        has = "an empty" if JobDir(directory).metrics.exists() else "no"
+        raise CannotJudge(
+            f"The job directory '{directory}' has {has} logs/metrics.jsonl: give a job that has trained, or a metrics.jsonl."
+        )
+    else:
+        run = Run(name=directory.name, series={})
     overrides = _overrides(directory, resolved.get("workload", ""))
     return dataclasses.replace(
         run,
@@ -183,23 +183,17 @@ def _overrides(directory: Path, workload: str) -> list[str]:
 
 def is_seed(override: str) -> bool:
     """Does it set a key for a seed, `data.seed=3`?"""
-    return bool(_SEED.search(override.partition("=")[0].lstrip("?+~")))
+    return bool(_SEED.search(_key(override)))
 
 
 def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, str]:
     """What must be equal for A and B, as text. What was not recorded is left out."""
     root = str(resolved.get("shared_root", ""))
     devices = resolved.get("devices") or {}
-    facts = {
-        name: str(resolved[name]).removeprefix(root)
-        for name in ("profile", "model", "dataset", "reward_fn")
-        if resolved.get(name)
-    }
-    facts |= {
-        f"override {_key(text)}": text.lstrip("?")
-        for text in overrides
-        if not is_seed(text) and _key(text) != _OWN_OVERRIDE
-    }
+    named = ("profile", "model", "dataset", "reward_fn")
+    facts = {name: str(resolved[name]).removeprefix(root) for name in named if resolved.get(name)}
+    theirs = [text for text in overrides if not is_seed(text) and _key(text) != _OWN_OVERRIDE]
+    facts |= {f"override {_key(text)}": text.lstrip("?") for text in theirs}
     if devices:
         facts["devices"] = f"{devices.get('count')} x {devices.get('resource')}"
     variables = _config(directory, "runtime_env.json").get("env_vars") or {}
@@ -225,15 +219,11 @@ def _nodes(directory: Path) -> str | None:
     """The shapes of the workers, as the debug bundle of the submission saw them: `2 x CPU 64, GPU 4`."""
     found = sorted(directory.glob("debug/*-submitted/nodes.json"))
     answer = ((read_json(found[0]) or {}).get("answer") or {}) if found else {}
-    shapes = [
-        ", ".join(
-            f"{name} {value:g}"
-            for name, value in sorted(node["resources_total"].items())
-            if _NODE_RESOURCES.match(name)
-        )
-        for node in answer.get("result") or []
-        if not node.get("is_head_node") and node.get("state") == "ALIVE"
+    workers = [
+        each for each in answer.get("result") or [] if not each.get("is_head_node") and each.get("state") == "ALIVE"
     ]
+    amounts = [sorted(each["resources_total"].items()) for each in workers]
+    shapes = [", ".join(f"{name} {value:g}" for name, value in each if _NODE_RESOURCES.match(name)) for each in amounts]
     return "; ".join(f"{shapes.count(shape)} x {shape}" for shape in sorted(set(shapes))) or None
 
 

@@ -72,11 +72,8 @@ def losses_of(job: JobDir, job_id: str | None, api: RayApi) -> tuple[tuple[str, 
     raylets = {raylet.node_id: raylet for raylet in api.raylets() if raylet.node_id in used}
     lost = {f"{raylet.name} ({raylet.address})": raylet.alive for raylet in silent(raylets.values())}
     if lost:
-        how = {
-            True: "did not answer any more",
-            False: "had been given up by Ray",
-        }  # does Ray still call the node ALIVE?
-        return tuple(sorted(lost)), f", when {' and '.join(f'{node} {how[lost[node]]}' for node in sorted(lost))}"
+        how = {node: "did not answer any more" if alive else "had been given up by Ray" for node, alive in lost.items()}
+        return tuple(sorted(lost)), f", when {' and '.join(f'{node} {how[node]}' for node in sorted(lost))}"
     for actor in actors if raylets else ():
         if (oom := (actor.get("death_cause") or {}).get("oom_context")) is not None:
             by_ray = f"Ray's memory monitor killed its {_class_of(actor)} on {_node_of(actor, raylets)}"

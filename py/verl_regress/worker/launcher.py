@@ -74,12 +74,8 @@ def _own_plan(job: JobDir) -> dict[str, Any]:
     """
     if JOB_UIDS not in os.environ:
         return find.plan_of(job)
-    for place in {
-        job.first.path,
-        *([job.path.parent] if job.attempt > 1 else []),
-        job.path,
-        job.config / "resolved.json",
-    }:
+    parents = [job.first.path, job.path.parent] if job.attempt > 1 else []
+    for place in (*parents, job.path, job.config / "resolved.json"):
         need(place, str(place), "and submit the job again", of_job(), alone=True)
     return find.plan_of(job)
 
@@ -98,26 +94,16 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
         trainer = _Trainer(plan["argv"], job)
         with _stoppable():
             imported = prove_code(Path(plan["code_path"]), plan["code_id"], trainer, tee)
-    except (RegressError, OSError) as error:
+    except (RegressError, OSError, _Stopped) as error:
         if trainer is not None:
             trainer.kill(tee)
-        return _fail(job, plan, tee, error)
-    except _Stopped as stopped:
-        if trainer is not None:
-            trainer.kill(tee)
+        if not isinstance(error, _Stopped):
+            return _fail(job, plan, tee, error)
         reason = f"stopped while it waited for {waits_for}"
-        job.write_state("ended", {"exit_code": -stopped.number, "reason": reason, "told_to_stop": True})
-        return 128 + stopped.number
-    job.write_state(
-        "started",
-        {
-            "node": nodes.own_name(),
-            "node_ip": nodes.own_address(),
-            "hostname": socket.gethostname(),
-            "pid": os.getpid(),
-            **imported,
-        },
-    )
+        job.write_state("ended", {"exit_code": -error.number, "reason": reason, "told_to_stop": True})
+        return 128 + error.number
+    here = {"node": nodes.own_name(), "node_ip": nodes.own_address(), "hostname": socket.gethostname()}
+    job.write_state("started", {**here, "pid": os.getpid(), **imported})
     running = threading.Thread(target=debug.attempt, args=(job, plan["address"], "running"), daemon=True).start
     code, told_to_stop, lost_nodes = _train(trainer, job, tee, running)
     tee.end()
@@ -170,9 +156,7 @@ class _Stopped(BaseException):
 def _stoppable() -> Iterator[None]:
     """In this block a signal that asks us to stop raises _Stopped, once; one that came earlier does so at once.
 
-    Outside, signals are blocked: one that comes between two steps is delivered in the next block that handles it. So
-    there is no moment at which it would end the launcher before `state/ended` is written. Only a signal before `run`
-    begins (while Python still starts) ends the process like any program, without a record.
+    Outside, signals are blocked, so that none ends the launcher before `state/ended` is written.
     """
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -260,14 +244,9 @@ def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
     if record is None:
         raise RegressError(f"{job.config}/code.json was removed after the job was submitted: submit it again.")
     snapshot.need_whole(
-        Path(plan["code_path"]),
-        record,
-        f"The snapshot {plan['code_id']}",
-        since="the job was submitted",
-        then=", and submit the job again",
-        trusted=plan.get("trusted_uids"),
-        error=RegressError,
-    )
+        Path(plan["code_path"]), record, f"The snapshot {plan['code_id']}", since="the job was submitted",
+        then=", and submit the job again", trusted=plan.get("trusted_uids"), error=RegressError,
+    )  # fmt: skip
 
 
 class _Trainer:
@@ -285,18 +264,13 @@ class _Trainer:
                 "something is before it on PYTHONPATH."
             )
         self._proof, theirs = socket.socketpair()
+        command = [sys.executable if argv[0] == "python3" else argv[0], *argv[1:]]
+        environ = {**os.environ, "VERL_REGRESS_PROOF": str(theirs.fileno())}
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable if argv[0] == "python3" else argv[0], *argv[1:]],
-                cwd=job.path,
-                env={**os.environ, "VERL_REGRESS_PROOF": str(theirs.fileno())},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                preexec_fn=_prepare_child,
-            )
+                command, cwd=job.path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()], start_new_session=True, preexec_fn=_prepare_child,
+            )  # fmt: skip
         assert self.process.stdout is not None
         self.output = self.process.stdout.fileno()
 

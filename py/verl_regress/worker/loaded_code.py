@@ -35,9 +35,8 @@ def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
         raise RegressError(
             f"identity: the driver (process {driver_pid} on {here}) reported no verl and no Ray job, so there is no proof of which code this job ran."
         )
-    actors = [
-        actor for actor in _actors(driver["job_id"]) if actor["Pid"]
-    ]  # an actor that never got a process loaded nothing
+    # An actor that never got a process loaded nothing.
+    actors = [actor for actor in _actors(driver["job_id"]) if actor["Pid"]]
     files = {file: sha256 for report in reports for file, sha256 in _loaded(report, code_path)}
     problems = [
         *_snapshot_problems(job, plan),
