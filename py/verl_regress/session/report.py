@@ -19,13 +19,11 @@ from verl_regress.cluster import packages
 from verl_regress.jobs.progress import shown_value
 from verl_regress.session import code_diff, schedule, suites
 from verl_regress.session.checks import Result, end_of, seconds
-from verl_regress.session.verdict import decisive_of, run_of
+from verl_regress.session.verdict import decisive_of, judged
 from verl_regress.store import mismatch
 from verl_regress.store.sessions import Session, jobs_of
 from verl_verdict import junit, verdict_page, verdict_text, verdicts
 from verl_verdict.diagnosis import counted, doubt
-from verl_verdict.errors import CannotJudge
-from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict, Word
 
 _MEANING = {
@@ -105,14 +103,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "cases": json.loads(verdict_text.as_json(outcome.verdicts, outcome.allow))["cases"] if outcome.verdicts else [],
         "passed": bool(outcome.checks) and not outcome.failed,
         "checks": [
-            {
-                "name": one.name,
-                "claim": one.claim,
-                "passed": one.passed,
-                "skipped": one.skipped,
-                "checked": one.checked,
-                "problems": one.problems,
-            }
+            {key: getattr(one, key) for key in ("name", "claim", "passed", "skipped", "checked", "problems")}
             for one in outcome.checks
         ],
         "packages": about_packages(evidence),
@@ -165,12 +156,12 @@ def as_html(outcome: Outcome) -> str:
 def _case_of(
     session: Session, case: suites.Case, evidence: Mapping[str, Any], found: Sequence[Verdict]
 ) -> verdict_page.Case:
-    """A card of the page: the verdicts on a case, and its runs."""
+    """A card of the page: the verdicts on a case, and its runs, without the metrics that the case ignores."""
     jobs = jobs_of(evidence)
     runs = {
-        side: [run for job in schedule.runs_of(case, side, evidence).values() if (run := _run(job, case))]
+        side: [run.without(case.ignore) for job in schedule.runs_of(case, side, evidence).values() if (run := judged(job))]
         for side in "AB"
-    }
+    }  # fmt: skip
     return verdict_page.Case(
         name=case.name,
         verdicts=[each for each in found if each.case in (case.name, case.speed_name, case.memory_name)],
@@ -178,30 +169,18 @@ def _case_of(
         runs_b=runs["B"],
         decisive=decisive_of(case),
         jobs=[
-            _page_job(session, run.name, run.side, jobs[run.name])
+            verdict_page.Job(
+                run=run.name,
+                side=run.side,
+                submission_id=job["submission_id"],
+                href=os.path.relpath(JobDir(Path(job["job_dir"])).driver_log, session.path),
+                steps=len(job["steps"]),
+                seconds=seconds(job),
+                failure=end_of(job)["reason"],
+            )
             for run in schedule.all_runs(case)
-            if run.name in jobs
+            if (job := jobs.get(run.name))
         ],
-    )
-
-
-def _run(job: Mapping[str, Any], case: suites.Case) -> Run | None:
-    """Without the metrics that the case ignores: nothing is said of them."""
-    try:
-        return run_of(job).without(case.ignore)
-    except CannotJudge:  # the verdict says so
-        return None
-
-
-def _page_job(session: Session, name: str, side: str, job: Mapping[str, Any]) -> verdict_page.Job:
-    return verdict_page.Job(
-        run=name,
-        side=side,
-        submission_id=job["submission_id"],
-        href=os.path.relpath(JobDir(Path(job["job_dir"])).driver_log, session.path),
-        steps=len(job["steps"]),
-        seconds=seconds(job),
-        failure=end_of(job)["reason"],
     )
 
 

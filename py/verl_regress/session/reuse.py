@@ -11,12 +11,11 @@ from verl_regress.base.layout import SharedRoot
 from verl_regress.session import checks, schedule
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Case
-from verl_regress.session.verdict import run_of
+from verl_regress.session.verdict import judged
 from verl_regress.store.hashes import digest
 from verl_regress.store.sessions import Session, all_of, jobs_of
 from verl_verdict import comparable, memory
-from verl_verdict import records as judged
-from verl_verdict.errors import CannotJudge
+from verl_verdict.records import Run as JudgedRun
 
 
 def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -> tuple[Session, dict[str, Any]] | None:
@@ -26,7 +25,7 @@ def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -
     between sessions, so a case whose speed is judged runs A itself.
     """
     evidence, b = session.evidence(), _run_of_b(session, case, run)
-    mine = _judged(b)
+    mine = judged(b)
     if case.speed or mine is None:
         return None
     if run.perturbed:
@@ -69,28 +68,20 @@ def _runs_of_a(root: SharedRoot, tree: str) -> Iterator[tuple[Session, dict[str,
                 yield earlier, job
 
 
-def _judged(job: Mapping[str, Any]) -> judged.Run | None:
-    """The judge's run; None if files were removed, another user closed them, or evidence is missing."""
-    try:
-        return run_of(job)
-    except (CannotJudge, LookupError, OSError):
-        return None
-
-
 def _asked(job: Mapping[str, Any]) -> tuple[Any, ...]:
     """What decides a run, without the content of what it read."""
-    run = _judged(job)
+    run = judged(job)
     if run is None:
         return ()
     return run.workload, run.seed, {name: fact for name, fact in run.facts.items() if not name.endswith(" sha256")}
 
 
-def _fits(job: Mapping[str, Any], b: judged.Run, needs_memory: bool) -> bool:
+def _fits(job: Mapping[str, Any], b: JudgedRun, needs_memory: bool) -> bool:
     """Whether a job is unchanged since, and is comparable with this run of B in every fact that either has recorded.
 
     Where memory is judged, it must have recorded its own.
     """
-    run = _judged(job)
+    run = judged(job)
     if run is None or (needs_memory and memory.unusable(run)):
         return False
     # What has no hash may have changed since.

@@ -35,11 +35,6 @@ class Run:
         return f"{self.case}_{self.side.lower()}{which}"
 
 
-def side_of(name: str) -> str:
-    """The side of the run of that name; the name of a case has no underscore."""
-    return name.split("_")[1].upper()
-
-
 @dataclass(frozen=True)
 class Wants:
     """What the verdicts on a case still lack: a second run of A, a perturbed one, or further pairs."""

@@ -12,8 +12,7 @@ from verl_regress.session import schedule, suites
 from verl_regress.session.schedule import Evidence, Wants
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import jobs_of
-from verl_verdict import diagnosis, judge, memory, resumed, speed
-from verl_verdict import records as judged
+from verl_verdict import diagnosis, judge, memory, records, resumed, speed
 from verl_verdict.errors import CannotJudge
 from verl_verdict.metrics import Decisive
 from verl_verdict.verdicts import Verdict, Word
@@ -101,7 +100,7 @@ def wants(case: Case, evidence: Evidence) -> Wants:
     )
 
 
-def run_of(job: Mapping[str, Any]) -> judged.Run:
+def run_of(job: Mapping[str, Any]) -> records.Run:
     """The judge's run of a recorded job, with the facts that only a session records. Raises CannotJudge."""
     run = recorded_run.read(Path(job["job_dir"]))
     facts = {**run.facts, **job["artefacts"]}
@@ -115,7 +114,7 @@ def run_of(job: Mapping[str, Any]) -> judged.Run:
         if job.get("stalled")
         else None
     )
-    hashes = {judged.WEIGHTS: job.get("weights"), judged.TOKENS: job.get("sampled")}
+    hashes = {records.WEIGHTS: job.get("weights"), records.TOKENS: job.get("sampled")}
     return dataclasses.replace(
         run,
         facts=facts,
@@ -125,7 +124,15 @@ def run_of(job: Mapping[str, Any]) -> judged.Run:
     )
 
 
-def _judge(case: Case, a: Sequence[judged.Run], b: Sequence[judged.Run], perturbed: Sequence[judged.Run]) -> Verdict:
+def judged(job: Mapping[str, Any]) -> records.Run | None:
+    """The same; None if files were removed, another user closed them, or evidence is missing."""
+    try:
+        return run_of(job)
+    except (CannotJudge, LookupError, OSError):
+        return None
+
+
+def _judge(case: Case, a: Sequence[records.Run], b: Sequence[records.Run], perturbed: Sequence[records.Run]) -> Verdict:
     return judge.case(
         a,
         b,
