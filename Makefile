@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot submit slurm export wait jobs resume retry stop debug gc logs status verify bisect report history dashboard tunnel debugger quickstart test version dist
+override targets := help check build up down prepare snapshot submit slurm export wait jobs resume retry stop debug gc logs status verify bisect acceptance report history dashboard tunnel debugger quickstart test version dist
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
@@ -88,6 +88,8 @@ verify: .verify-check up prepare ## does B still train as A? one regression sess
 	@scripts/60_verify.sh
 bisect: .bisect-check up prepare ## which commit changed training? git bisect with real runs [VERL_REPO, GOOD, BAD, CASE, BISECT]
 	@scripts/62_bisect.sh
+acceptance: up prepare snapshot ## does this installation keep its promises? one report, which can be sent [CODE_ID, PROFILE]
+	@scripts/67_acceptance.sh
 report: ## where the newest session's report.html is, and its verdict, with the cluster up or down [SESSION]
 	@scripts/61_report.sh
 history: ## one page over all sessions: each metric and the speed by date and code, where they changed; with the cluster up or down

@@ -1,7 +1,7 @@
 """Replaces secrets in text: each value, in the forms in which programs write it, becomes ``<secret NAME>``.
 
 The password in a URL becomes ``<password>``, whoever it belongs to, unless a stream brings it in two pieces.
-Used by the launcher, the hook job_secrets, debug bundles and the search of `make verify`.
+Used by the launcher, the hook job_secrets, debug bundles and `make acceptance`.
 """
 
 import base64

@@ -57,6 +57,7 @@ SUBCOMMANDS = {
     "debug": _Subcommand("take a debug bundle of a job", "jobs.debug"),
     "verify": _Subcommand("the steps of a regression session", "session.verify"),
     "bisect": _Subcommand("find the commit that changed training", "session.bisect"),
+    "acceptance": _Subcommand("does this installation keep its promises?", "session.acceptance"),
     "report": _Subcommand("where a session's report is", "session.latest_report"),
     "history": _Subcommand("one page over all sessions", "session.history_command"),
     "live": _Subcommand(

@@ -18,7 +18,7 @@ job::submit_shipped() {
 job::submit() {
   local spec=$1 stream args=("--via=${2:-sdk}") members=()
   cli::temp_dir stream
-  job::_make_code
+  job::make_code
   job::request args members "$stream" "$spec"
   job::_debugger args
   [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
@@ -30,7 +30,7 @@ job::submit() {
 job::export() {
   local stream knob args=("--to=${TO}" "$(job::deadlines)") members=()
   cli::temp_dir stream
-  job::_make_code
+  job::make_code
   job::request args members "$stream" "$1"
   compose::export_words args "$TO"
   for knob in "${KNOB_NAMES[@]}"; do
@@ -40,8 +40,8 @@ job::export() {
     log::while 'composing the config' -- helper::run_in head export "${args[@]}"
 }
 
-# job::_make_code: with CODE_ID=auto, CODE_ID becomes the snapshot of VERL_SOURCE, which is made if there is none.
-job::_make_code() {
+# job::make_code: with CODE_ID=auto, CODE_ID becomes the snapshot of VERL_SOURCE, which is made if there is none.
+job::make_code() {
   local made
   [[ $CODE_ID == auto ]] || return 0
   made=$(snapshot::resolve VERL_SOURCE) # not an argument, because its status would be lost

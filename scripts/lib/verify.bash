@@ -107,7 +107,6 @@ verify::run() {
     case $word in
       end) verify::_end "$job" ;;
       stop) job::end_leftovers "$job" "$directory" ;;
-      search) verify::_search ;;
       *) attached::await_head 'continuing the session' 'its job' "make verify SESSION=${VERIFY_SESSION:-latest}" ;;
     esac
   done
@@ -122,16 +121,6 @@ verify::_note_session() {
   VERIFY_SESSION=$(verify::_session)
   [[ -z $VERIFY_SESSION || " ${VERIFY_ARGS[*]} " == *' --again '* ]] || VERIFY_ARGS+=("--session=${VERIFY_SESSION}" --again)
 }
-
-# verify::_search: searches every node for the session's secret and Ray's token.
-verify::_search() {
-  local dir
-  cli::temp_dir dir
-  log::while 'searching the nodes for secrets' -- node::ask_all "$dir" verify::_search_node
-  VERIFY_ARGS+=(--searched)
-}
-
-verify::_search_node() { helper::run "$1" verify search-node --session "$VERIFY_SESSION" --node "$1"; }
 
 # verify::_end STATUS: prints what the helper said between its first and its last line.
 verify::_end() {

@@ -211,25 +211,3 @@ def test_every_case_ran_to_its_step_count(evidence):
     one["ray"]["status"] = "SUCCEEDED"
     one["total_steps"] += 1
     assert problems(evidence, "workloads") == [f"sft_b is at step {was['total_steps']} of {one['total_steps']}"]
-
-
-# --- secrets
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "sentence"),
-    [
-        ("canary/files", 0, "nothing was searched"),
-        ("canary/answers", 0, "nothing was searched"),
-        ("canary-worker-1/files", 0, "worker-1 was not searched"),
-        ("canary-worker-1/processes", 0, "worker-1 was not searched"),
-        ("canary/unanswered", ["the nodes"], "Ray did not answer about the nodes"),
-        ("canary/found", ["a secret is in a"], "a secret is in a"),
-        ("canary-head/found", ["a secret is in a"], "a secret is in a on head"),
-        ("job-grpo_a/secrets", [], "no process of grpo_a reported which secrets it has"),
-        ("job-grpo_a/secrets", [{"process": "p", "names": ["OTHER"]}], "the process p of grpo_a did not get it"),
-    ],
-)
-def test_a_secret_reached_every_process_and_is_nowhere(evidence, path, value, sentence):
-    put(path, value)(evidence)
-    assert problems(evidence, "secrets") == [sentence]

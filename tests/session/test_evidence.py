@@ -183,29 +183,6 @@ def test_what_a_job_read_is_by_content(make_job, tmp_path, shared):
     assert second["hooks sha256"] != first["hooks sha256"]
 
 
-def test_a_search_finds_any_form_anywhere_in_a_file_and_names_it(tmp_path):
-    canary = 'c/anary"1'
-    there = write(tmp_path / "sub" / "there", f"x{canary}")
-    write(tmp_path / "empty", "")
-    write(tmp_path / "clean", canary[:-1])
-    in_json = write(tmp_path / "json", json.dumps([canary]))
-    secrets = {"it": evidence.forms(canary)}
-    assert sorted(evidence._found_in(evidence._files(tmp_path), secrets)) == [
-        f"it is in {in_json}",
-        f"it is in {there}",
-    ]
-    assert evidence._found_in([tmp_path / "gone"], secrets) == []
-
-
-def test_a_search_reads_the_files_that_this_user_can_read_and_nothing_else(tmp_path, monkeypatch):
-    """A named pipe would keep it waiting."""
-    file, closed = write(tmp_path / "sub" / "file", ""), write(tmp_path / "closed", "")
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (closed, os.R_OK))  # root can read all
-    assert evidence._files(tmp_path) == [file]
-
-
 def test_what_verify_hashes_is_never_in_memory_whole(shared):
     """A model of 48 MiB, and a job with as large a file, are hashed in pieces; their hashes are those of the whole."""
     content = bytes(48 << 20)

@@ -19,7 +19,7 @@ from verl_regress.cluster.ray_api import Unreachable
 from verl_regress.jobs import stop, watch
 from verl_regress.plan import request
 from verl_regress.session import report
-from verl_regress.store.sessions import CANARY, Session
+from verl_regress.store.sessions import Session
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/x")
 SUITE = "cases: {ppo: {workload: ppo}}\n"
@@ -87,20 +87,15 @@ def test_a_session_from_begin_to_end(verify, cluster, shared):
     outcome, words = verify()
     session = the_session(shared)
     name, job = session.path.name, f"ppo-b-{session.path.name}"
-    assert (outcome.status, words) == (0, ["search"])
+    assert (outcome.status, words) == (0, ["end", "0"])
     assert outcome.out.splitlines()[0] == f"session {name}"
     assert cluster.submitted == [job]
     assert f"==      regression session {session.path} (profile cpu): A is codeA, B is codeB\n" in outcome.err
     assert "==      verify: ppo_b (jobspecs/ppo.yaml with B, codeB, seed 100)\n" in outcome.err
     said = request.of_job(JobDir(shared.jobs / job)).said
-    assert (said.code_id, said.submission_id, said.seed, said.perturbed, said.secrets) == ("codeB", job, 100, False, ())
-    assert len(session.canary()) == 40
-    assert (session.read("canary")["files"] > 5, session.read("canary")["found"]) == (True, [])
-    assert cluster.secrets[job] == {"API_KEY": "sk-0123456789", CANARY: session.canary()}
-    outcome, words = verify("--again", "--searched", session=name)
-    assert (outcome.status, words) == (0, ["end", "0"])
+    assert (said.code_id, said.submission_id, said.seed, said.perturbed) == ("codeB", job, 100, False)
+    assert cluster.secrets[job] == {"API_KEY": "sk-0123456789"}
     assert outcome.out.splitlines()[1].startswith("ok      placement  every driver ran on a worker")
-    assert "regression session" not in outcome.err
     assert (session.is_over, cluster.submitted) == (True, [job])
 
 
@@ -123,7 +118,7 @@ def test_what_a_session_begins_with(verify, cluster, shared, only, reuse, said):
 
 def test_the_budget_is_what_all_runs_of_the_session_may_take(verify, cluster, shared):
     outcome, words = verify("--budget=1", only="")
-    assert words == ["search"]
+    assert words == ["end", "9"]
     assert cluster.submitted == [f"ppo-b-{the_session(shared).path.name}"]
     assert "        BUDGET=1 runs are used up: the verdict is about the runs made so far\n" in outcome.err
 
@@ -137,7 +132,7 @@ def test_a_stalled_job_is_stopped_and_recorded_after_its_leftovers_ended(verify,
     assert words == ["stop", job, str(shared.jobs / job)]
     assert session.read("job-ppo_b") is None
     _, words = verify("--again", session=session.path.name)
-    assert (words, session.read("job-ppo_b")["stalled"], cluster.submitted) == (["search"], True, [job])
+    assert (words, session.read("job-ppo_b")["stalled"], cluster.submitted) == (["end", "0"], True, [job])
 
 
 def test_a_lost_run_is_repeated_twice_then_it_is_recorded(verify, cluster, shared):
@@ -171,7 +166,7 @@ def test_a_job_without_resources_is_stopped_and_ends_the_session(verify, cluster
         in outcome.err
     )
     cluster.ends.clear()
-    assert verify(session=name)[1] == ["search"]
+    assert verify(session=name)[1] == ["end", "0"]
 
 
 def test_what_ray_does_not_say_ends_the_session_which_goes_on_later(verify, cluster, shared, monkeypatch):
@@ -187,7 +182,7 @@ def test_what_ray_does_not_say_ends_the_session_which_goes_on_later(verify, clus
     )
     cluster.known[0]["status"] = "SUCCEEDED"
     JobDir(shared.jobs / f"ppo-b-{name}").write_state("ended", {"exit_code": 0, "reason": "the trainer ended"})
-    assert verify(session=name)[1] == ["search"]
+    assert verify(session=name)[1] == ["end", "0"]
     assert len(cluster.submitted) == 1
 
 
@@ -196,7 +191,7 @@ def test_a_config_that_b_alone_refuses_is_bs_failure(verify, cluster, shared):
     write(config, config.read_text().replace("total_epochs: 30, ", ""))
     record(shared.snapshots / "codeB")
     outcome, words = verify(only="outputs")
-    assert words == ["search"]
+    assert words == ["end", "9"]
     assert [job.split("-2")[0] for job in cluster.submitted] == ["ppo-a"]
     assert "ppo_b: B's config refuses a job that A's accepts, which decides this case\n" in outcome.err
     assert "total_epochs" in the_session(shared).read("refused-ppo_b")["reason"]
@@ -276,27 +271,29 @@ def test_a_full_disk_does_not_hide_the_answer_and_the_session_writes_it_later(
     verify, cluster, shared, monkeypatch, driver, status, word
 ):
     cluster.driver = driver
-    verify()
-    session = the_session(shared)
-    name = session.path.name
+    write_evidence = Session.write
     with monkeypatch.context() as full:
         full.setattr(report, "write_atomically", fails_with(FULL))
-        full.setattr(Session, "write", fails_with(FULL))
-        outcome, words = verify("--again", "--searched", session=name)
+        # The disk is full when the last piece of evidence is written.
+        full.setattr(
+            Session, "write", lambda *given: fails_with(FULL)() if given[1] == "end" else write_evidence(*given)
+        )
+        outcome, words = verify()
+    session = the_session(shared)
+    name = session.path.name
     assert (outcome.status, words) == (status, ["end", str(status)])
     assert outcome.out.splitlines()[1].startswith(f"{word:<6}  placement  every driver ran on a worker")
     said = f"The reports of the session {name} are not written ([Errno 28] No space left on device: '/x'): fix that, then 'make verify SESSION={name}' writes them."
-    assert outcome.err == f"error   {said}\n"
+    assert outcome.err.endswith(f"\nerror   {said}\n")
     assert not session.is_over
-    outcome, _ = verify("--again", "--searched", session=name)
+    outcome, _ = verify("--again", session=name)
     assert outcome.status == (9 if status == 9 else 0)
     assert session.is_over
 
 
 def test_json_is_the_report_alone_between_the_first_and_the_last_line(verify, cluster, shared):
-    verify()
+    outcome, _ = verify("--json")
     session = the_session(shared)
-    outcome, _ = verify("--again", "--searched", "--json", session=session.path.name)
     said = json.loads("".join(outcome.out.splitlines()[1:-1]))
     assert said == json.loads((session.path / "report.json").read_text())
 
@@ -337,5 +334,5 @@ def test_a_job_that_failed_because_its_snapshot_went_is_not_bs_failure(verify, c
     assert f"error   {GONE.format(shared.snapshots / 'codeB')}\n" in outcome.err
     assert session.read("job-ppo_b") is None
     shutil.move(aside, shared.snapshots / "codeB")
-    assert verify(session=session.path.name)[1] == ["search"]
+    assert verify(session=session.path.name)[1] == ["end", "0"]
     assert cluster.submitted[-1] == f"ppo-b-{session.path.name}-2"

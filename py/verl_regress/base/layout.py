@@ -46,6 +46,7 @@ class SharedRoot:
     sessions = _Below("verify")  # Regression sessions, one directory each (verl_regress.store.sessions)
     # Searches for the commit that changed training, one directory each (verl_regress.session.bisection)
     bisections = _Below("bisect")
+    acceptance = _Below("acceptance")  # Reports of `make acceptance`, one directory each
     user_code = _Below("user/code")  # Code that users provide: reward functions
     # The secrets of jobs that are not over: a directory per cluster, a file per Ray id, readable by their owner alone
     secrets = _Below("secrets")
@@ -121,7 +122,7 @@ class SharedRoot:
         """The directories that must have a mode, and that mode."""
         if group is None:
             return dict.fromkeys(self._open_to_all, _OPEN_TO_ALL)
-        more = [self.path, self.path / "queue", self.sessions, self.bisections, self.helpers]
+        more = [self.path, self.path / "queue", self.sessions, self.bisections, self.acceptance, self.helpers]
         return {
             **dict.fromkeys([*self._closed, *self._open_to_all, *more], _OPEN_TO_GROUP),
             self.secrets: _GROUP_ALONE,

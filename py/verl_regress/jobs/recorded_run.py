@@ -32,8 +32,8 @@ _OWN_VARIABLES = (
     "RAY_DEBUG", "RAY_DEBUG_POST_MORTEM", "VERL_REGRESS_DEBUGGER_HOST",
 )  # fmt: skip
 _HOOKS = "VERL_REGRESS_HOOKS"
-# These hooks change nothing in training: one gives a job its secrets, such as the canary of a session, others record its memory,
-# its exceptions, and where it waits for a debugger.
+# These hooks change nothing in training: one gives a job its secrets, others record its memory, its exceptions, and where it waits for a
+# debugger.
 _BESIDE_TRAINING = ("job_secrets", "process_memory", "job_exceptions", "debugger")
 _PERTURBING = "last_bit"  # and this one makes the job a perturbed run
 _OWN_KEYS = re.compile(

@@ -12,7 +12,7 @@ from typing import Any
 from verl_regress.jobs.checkpoints import step_of
 from verl_regress.session import schedule, suites
 from verl_regress.session.suites import Case, Suite
-from verl_regress.store.sessions import CANARY, jobs_of
+from verl_regress.store.sessions import jobs_of
 
 Evidence = Mapping[str, Any]
 
@@ -295,38 +295,6 @@ def _workloads_ran(evidence: Evidence) -> list[str]:
     return _each(evidence, ran)
 
 
-def _canary_nowhere(evidence: Evidence) -> list[str]:
-    def reached(name: str, job: Any) -> Iterable[str]:
-        if not job["secrets"]:
-            yield f"no process of {name} reported which secrets it has"
-        for one in job["secrets"]:
-            if CANARY not in one["names"]:
-                yield f"the process {one['process']} of {name} did not get it"
-
-    search, nodes = evidence["canary"], _nodes_searched(evidence)
-    problems = [f"{node} was not searched" for node, one in nodes.items() if not (one["files"] and one["processes"])]
-    if not (nodes and search["files"] and search["answers"]):
-        problems.append("nothing was searched")
-    problems += [f"Ray did not answer about {what}" for what in search["unanswered"]]
-    problems += search["found"]
-    problems += [f"{found} on {node}" for node, one in nodes.items() for found in one["found"]]
-    return [*problems, *_each(evidence, reached)]
-
-
-def _nodes_searched(evidence: Evidence) -> dict[str, Any]:
-    """What was found on each node that Ray lists. Raises KeyError for a node that was not searched."""
-    return {node["name"]: evidence[f"canary-{node['name']}"] for node in evidence["end"]["nodes"]}
-
-
-def _canary_searched(evidence: Evidence) -> str:
-    search, nodes = evidence["canary"], _nodes_searched(evidence).values()
-    reports = sum(len(job["secrets"]) for job in own_jobs(evidence).values())
-    return (
-        f"{search['files'] + sum(one['files'] for one in nodes)} files, {search['answers']} answers of Ray, "
-        f"{sum(one['processes'] for one in nodes)} processes of {len(nodes)} nodes, and the reports of {reports} that got it"
-    )
-
-
 def _one(suite: Suite) -> tuple[str, ...]:
     return (schedule.first_runs(suite.cases[0])[1].name,)
 
@@ -356,5 +324,4 @@ CHECKS = (
     Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further, _continued_jobs),
     Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _pair, _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in own_jobs(evidence).values())} processes"),
     Check("workloads", "every case ran with A and with B, and is at its step count", _every, _workloads_ran, _n_jobs),
-    Check("secrets", "a secret reached every process of the jobs; neither it nor Ray's token is in any output", _one, _canary_nowhere, _canary_searched),
 )  # fmt: skip

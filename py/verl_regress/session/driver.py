@@ -20,7 +20,7 @@ from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
 from verl_regress.store import snapshot
 from verl_regress.store.removal import uncollected
-from verl_regress.store.sessions import CANARY, Session
+from verl_regress.store.sessions import Session
 from verl_regress.submit import submit
 
 _LOSSES = 2  # how often a run is repeated because it was stopped or lost a node
@@ -138,7 +138,7 @@ class Driver:
                     if planned is None:
                         return False
                     submit.say_left_out(planned)
-                    secrets = {**self.material.secrets.get(spec, {}), CANARY: self.session.canary()}
+                    secrets = self.material.secrets.get(spec, {})
                     api = RayApi(planned.driver.address)
                     submit.send(planned, api, "sdk", secrets, allow_mismatch=self.material.allow_mismatch)
             except RegressError as error:
@@ -156,7 +156,6 @@ class Driver:
             code_id=self._code(run.side),
             submission_id=job.submission_id,
             overrides=overrides.of_command_line(None, "", " ".join(added)),
-            secrets=(CANARY,),
             seed=run.seed,
             perturbed=run.perturbed,
         )

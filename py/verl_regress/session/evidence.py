@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from redaction import forms
-from verl_regress.base import processes
-from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.errors import BadInput
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.cluster import ray_api, ray_private
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress, recorded_run
 from verl_regress.store.artefact import load
 from verl_regress.store.hashes import Hashes, digest, of_file
-from verl_regress.store.sessions import Session
-
-_PIECE = 4 << 20  # bytes of a file in memory
-_NODE_LOGS = ray_private.ALL_LOGS
 
 
 def job_digests(root: SharedRoot, names: Iterable[str]) -> dict[str, str]:
@@ -166,120 +156,4 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "entries": sorted(path.name for path in found.path.iterdir() if path != found.samples),
         "digest": digest(found.path),
         "inputs": {each["path"]: each["sha256"] for each in inputs(found)},
-        "secrets": _secret_reports(found, ray),
     }
-
-
-def secrets_of(session: Session) -> dict[str, set[str]]:
-    """What no output may contain, by what it is, in every form in which it may be written."""
-    known = {"the session's secret": session.canary(), "Ray's token": ray_api.token()}
-    return {what: forms(value) for what, value in known.items() if value}
-
-
-def search(root: SharedRoot, api: RayApi, cluster: str, session: Session, names: Iterable[str]) -> dict[str, Any]:
-    """Where a secret occurs in the named jobs, on the shared root and in Ray's answers. Never prints it.
-
-    The jobs' own file is searched too (`secrets/`): they are over, so it must be gone.
-    """
-    names, secrets = list(names), secrets_of(session)
-    known = [name for name in names if api.job(name) is not None]
-    homes = [
-        *(root.jobs / name for name in names),
-        root.ray_logs(cluster),
-        root.secrets / cluster,
-        session.evidence_dir,
-    ]
-    files = [path for home in homes for path in _files(home)]
-    answers = _answers(api, known)
-    return {
-        "files": len(files),
-        "answers": len([answer for answer in answers.values() if answer is not None]),
-        "unanswered": [what for what, answer in answers.items() if answer is None],
-        "found": _found_in(files, secrets)
-        + [
-            f"{secret} is in Ray's answer about {what}"
-            for secret, written in secrets.items()
-            for what, answer in answers.items()
-            if any(form in (answer or "") for form in written)
-        ],
-    }
-
-
-def search_here(session: Session) -> dict[str, Any]:
-    """The same for this node: what Ray has written on it, and the command line of every process that `ps` would show."""
-    secrets, files, commands = secrets_of(session), _files(_NODE_LOGS), processes.commands()
-    return {
-        "files": len(files),
-        "processes": len(commands),
-        "found": _found_in(files, secrets)
-        + [
-            f"{secret} is in the command line of process {pid}"
-            for secret, written in secrets.items()
-            for pid, command in commands.items()
-            if any(form.encode() in command for form in written)
-        ],
-    }
-
-
-def _answers(api: RayApi, names: Iterable[str]) -> dict[str, str | None]:
-    """Everything Ray tells anyone who asks about these jobs, as text; None if it gave no answer."""
-    questions: dict[str, Callable[[], Any]] = {
-        "all jobs": api.jobs,
-        "the nodes": partial(nodes, api),
-        "the runtime_envs": partial(api.ask, "/api/v0/runtime_envs?limit=1000&detail=1"),
-    }
-    for name in names:
-        questions[f"the job {name}"] = partial(api.job, name)
-        questions[f"the actors of {name}"] = partial(api.actors, name)
-        questions[f"the log of {name}"] = partial(api.ask, f"/api/jobs/{name}/logs")
-    answers: dict[str, str | None] = {}
-    for what, ask in questions.items():
-        try:
-            answers[what] = json.dumps(ask(), ensure_ascii=False)
-        except RegressError:
-            answers[what] = None
-    return answers
-
-
-def _files(home: Path) -> list[Path]:
-    """The files below a directory. Those we cannot read belong to other users, who cannot read a job's secrets either."""
-    paths = [Path(directory, name) for directory, _, names in os.walk(home) for name in names]
-    return [path for path in paths if path.is_file() and os.access(path, os.R_OK)]
-
-
-def _found_in(files: Iterable[Path], secrets: Mapping[str, Collection[str]]) -> list[str]:
-    found = []
-    for path in files:
-        for secret, written in secrets.items():
-            with suppress(FileNotFoundError):  # files of a running Ray
-                if _holds(path, [form.encode() for form in written]):
-                    found.append(f"{secret} is in {path}")
-    return found
-
-
-def _holds(path: Path, needles: Iterable[bytes]) -> bool:
-    """Whether a file of any size contains one of these; reads it once, in pieces."""
-    needles = list(needles)
-    overlap = max(map(len, needles), default=1) - 1  # one may lie across two pieces
-    end = b""
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            text = end + piece
-            if any(needle in text for needle in needles):
-                return True
-            end = text[-overlap:] if overlap else b""
-    return False
-
-
-def _secret_reports(found: JobDir, ray: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Every process of this job that reported what it loaded, and the names of the secrets that it has.
-
-    Ray's supervisor reports as an actor of one of Ray's own jobs: it drops the secrets again (py/hooks/job_secrets.py).
-    """
-    processes = []
-    for path in sorted(found.reports.glob("identity-*.json")):
-        if (read_json(path) or {}).get("job_id") in (None, (ray or {}).get("job_id")):
-            process = path.stem.removeprefix("identity-")
-            names = (read_json(found.reports / f"secrets-{process}.json") or {}).get("names", [])
-            processes.append({"process": process, "names": names})
-    return processes

@@ -1,4 +1,4 @@
-"""`verify suite | open | run | search-node`: a regression session, for scripts/60_verify.sh."""
+"""`verify suite | open | run`: a regression session, for scripts/60_verify.sh."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import deps
-from verl_regress.base import files, lock, pulse, say
+from verl_regress.base import files, lock, say
 from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster import nodes
@@ -43,9 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     opened.add_argument("--name", required=True, help="its name, or latest")
     opened.add_argument("--cluster", required=True)
-    search = steps.add_parser("search-node", help="search this node for the session's secret and Ray's token")
-    search.add_argument("--session", required=True, help="its name")
-    search.add_argument("--node", required=True, help="this node's name")
     run = steps.add_parser(
         "run",
         help="do a session. On stdin: for each JobSpec its secrets, ended by a NUL, then a tar of ray_config, job_spec0, job_spec1 … and the suite of a new session",
@@ -67,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--caller", default="another script", help="who waits for it, for messages")
     run.add_argument("--attached", action="store_true", help="the caller is there as long as stdin is open")
     run.add_argument("--again", action="store_true", help="the same caller ran this session before")
-    run.add_argument("--searched", action="store_true", help="the nodes have been searched since the last job")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,16 +75,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.step == "open":
         return _open(root, args)
-    if args.step == "search-node":
-        session = Session(root.sessions / args.session)
-        session.write(f"canary-{args.node}", evidence.search_here(session))
-        return 0
     return _run(root, args)
 
 
 def _run(root: SharedRoot, args: argparse.Namespace) -> int:
     """A session from where it is to its end, or until every node must act. On stdout: `session NAME`, what `judge` prints, and as the last
-    line `end STATUS`, `stop JOB DIRECTORY` (end what is left of the job on every node) or `search` (for secrets).
+    line `end STATUS`, or `stop JOB DIRECTORY` (end what is left of the job on every node).
     """
     session, busy = None, threading.Lock()
     try:
@@ -141,11 +133,6 @@ def _drive(driver: Driver, args: argparse.Namespace) -> str:
         stopped = driver.make(following)
         if stopped is not None:
             return f"stop {stopped.ray_id} {stopped.path}"
-    if not args.searched:
-        recorded = [job["submission_id"] for job in checks.own_jobs(session.evidence()).values()]
-        with pulse.during("searching the shared root for secrets"):
-            session.write("canary", evidence.search(root, api, begin["cluster"], session, recorded))
-        return "search"
     return f"end {_judge(root, api, session, args)}"
 
 

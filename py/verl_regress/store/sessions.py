@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,7 @@ from verl_regress.base.files import now, read_json, write_atomically
 from verl_regress.base.layout import SharedRoot
 from verl_regress.jobs.status import DAMAGED
 
-# The secret that every job of a session gets; the session is searched for leaks of it. No JobSpec may name it (VERL_…).
-CANARY = "VERL_REGRESS_CANARY"
 LATEST = "latest"  # as a name: the newest session
-_CANARY_FILE = "canary"
 _JOB = "job-"
 _REPORT = "report.json"  # written last
 
@@ -36,13 +30,7 @@ class Session:
         """Make the directory of a new session, named after the time (UTC)."""
         path = new_directory(root.sessions)
         (path / "evidence").mkdir()
-        with open(path / _CANARY_FILE, "x", encoding="ascii", opener=partial(os.open, mode=0o600)) as file:
-            file.write(secrets.token_hex(20))  # JSON, URLs and shells do not change hexadecimal digits
         return cls(path)
-
-    def canary(self) -> str:
-        """The secret that every job of the session gets; in a file that only its user can read, so that another shell can continue."""
-        return (self.path / _CANARY_FILE).read_text(encoding="ascii")
 
     @property
     def evidence_dir(self) -> Path:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# `make verify` and `make bisect` on a live cluster: the verdict on changes of verl, and the commit that made one. Checks that fail:
-# tests/session/test_checks.py and test_checks_sentences.py.
+# `make verify`, `make bisect` and `make acceptance` on a live cluster: the verdict on changes of verl, the commit that made one, and whether
+# the installation keeps its promises. Checks that fail: tests/session/test_checks.py, test_checks_sentences.py and test_acceptance.py.
 
 setup_file() {
   load container_helper
@@ -122,4 +122,14 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   done
   grep -q '^+.*float("nan")' "${search}/report.md"
   grep -q '<svg ' "$(last_session)/report.html"
+}
+
+@test "make acceptance: every check of the installation passes, and the file to send hides the secret's value" {
+  OVERRIDES=trainer.nnodes=1 run scripts/67_acceptance.sh
+  assert_status 0
+  assert_line '5 checks passed, 0 failed, 4 not run \(exit status 0\)'
+  assert_line "ok      secrets     a secret reached every process .* \([0-9]+ files, 6 answers of Ray, [0-9]+ processes of 3 nodes while the job ran; [2-9] processes got it\)"
+  report=$(find "${WORKDIR}/shared/acceptance" -mindepth 1 -maxdepth 1)
+  [[ $(jq -c '[.checks[] | select(.result == "not run") | .name]' "${report}/report.json") == '["grpo","ppo","resume","verify"]' ]]
+  tar -xzOf "${report}/acceptance.tar.gz" --wildcards '*/driver.log' | grep -q 'Total training steps: 4'
 }

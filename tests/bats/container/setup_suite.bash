@@ -8,7 +8,7 @@ setup_suite() {
   local workdir
   workdir="$(suite::repo)/build/${BATS_TEST_DIRNAME##*/}/workdir"
   suite::down
-  rm -rf "${workdir}/shared"/{jobs,queue,ray,verify,bisect} "${workdir}/secrets"
+  rm -rf "${workdir}/shared"/{jobs,queue,ray,verify,bisect,acceptance} "${workdir}/secrets"
 }
 
 teardown_suite() { suite::down; }

@@ -40,16 +40,14 @@ answers() { printf '%s\n' "$@" >>"${BOX}/answers"; }
 asked() { grep -o "run.py .* verify $1 .*" "$CALLS" | grep -o " verify $1 .*"; }
 
 @test "the helper runs the session, and every node does what it asks for" {
-  answers '0|session now|stop sft-b-now /private/jobs/of all/sft-b-now' '0|session now|search' '9|session now|the table|end 1|end 9'
+  answers '0|session now|stop sft-b-now /private/jobs/of all/sft-b-now' '9|session now|the table|end 1|end 9'
   verify BUDGET=3 ALLOW=changed
   assert_status 9
   assert_line 'ok      nothing is left of sft-b-now: 3 nodes checked, 0 processes found and ended'
   [[ $(grep -o ' leftovers .*' "$CALLS" | sort -u) == ' leftovers /private/jobs/of all/sft-b-now' ]] || fail "$(<"$CALLS")"
-  for node in head worker-{0..1}; do [[ $(asked search-node) == *" verify search-node --session now --node ${node}"* ]] || fail "$node"; done
-  [[ $(asked run | wc -l) == 3 ]]
+  [[ $(asked run | wc -l) == 2 ]]
   [[ $(asked run | sed -n 1p) == *' --budget=3 '*'--session=20261122T100000Z'* && $(asked run | sed -n 1p) != *--again* ]] || fail "$(asked run)"
   [[ $(asked run | sed -n 2p) == *'--session=now --again' ]] || fail "$(asked run)"
-  [[ $(asked run | sed -n 3p) == *'--session=now --again --searched' ]] || fail "$(asked run)"
   assert_line 'the table'
   assert_line 'end 1' # of the table
   [[ $output != *'end 9'* && $output != *'can be continued'* ]] || fail 'it says too much'

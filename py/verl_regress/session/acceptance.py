@@ -1,0 +1,328 @@
+"""`acceptance begin | watch | report`: does this installation keep its promises? For scripts/lib/acceptance.bash, which makes the steps."""
+
+import argparse
+import io
+import os
+import re
+import stat
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from verl_regress import __version__
+from verl_regress.base import say, trust
+from verl_regress.base.errors import Exit, RegressError
+from verl_regress.base.files import as_json, now, read_json, write_atomically
+from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.cluster import nodes, ray_api
+from verl_regress.cluster.ray_api import RayApi
+from verl_regress.jobs import find, progress
+from verl_regress.secrets import job_secrets
+from verl_regress.session import evidence, leaks
+from verl_regress.store.sessions import new_directory
+
+_CANARY = "ACCEPTANCE_CANARY"  # the secret of the first job (scripts/lib/acceptance.bash)
+_LONGEST = 3600.0  # seconds for which a node watches a job
+_LOOK_EVERY = 0.5
+_LEFT_OUT = "logs, death_cause"  # of a bundle of a job whose secrets are gone (jobs/debug.py)
+_NEEDED = ("config/resolved.json", "logs/driver.log", "state/ended")  # in the tar of a bundle
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Each step names the report's directory, but for `begin`, which makes it."""
+    steps = parser.add_subparsers(dest="step", required=True)
+    steps.add_parser("begin", help="make the directory of a report, record what is prepared, and print its name")
+    watch = steps.add_parser(
+        "watch", help="while a job runs, search what /proc of this node shows for the secret on stdin; then its logs"
+    )
+    report = steps.add_parser(
+        "report", help="write and print the report; on stdin the secret, a newline, and a tar of the steps' results"
+    )
+    for each in (watch, report):
+        each.add_argument("--name", required=True)
+    watch.add_argument("--job", required=True)
+    watch.add_argument("--node", required=True)
+    report.add_argument("--profile", required=True)
+    report.add_argument("--cluster", required=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Returns the exit status: of `report` 9 if a check failed."""
+    root = SharedRoot(args.shared_root)
+    if args.step == "begin":
+        directory = new_directory(root.acceptance)
+        write_atomically(directory / "prepared.json", as_json(_prepared(root)))
+        print(directory.name)
+        return 0
+    directory = root.acceptance / args.name
+    secrets = {_CANARY: sys.stdin.buffer.readline().decode().strip(), "RAY_TOKEN": ray_api.token() or ""}
+    if args.step == "watch":
+        seen = _watch(find.of_ray_id(root, args.job), leaks.written(secrets))
+        write_atomically(directory / f"node-{args.node}.json", as_json(seen))
+        return 0
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+        files = {Path(member.name).name: _content(archive, member) for member in archive if member.isfile()}
+    done = Done(root, RayApi(nodes.ADDRESS), args.cluster, directory, secrets, files)
+    return _report(done, f"{args.profile}, cluster {args.cluster}")
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    file = archive.extractfile(member)
+    return file.read().decode("utf-8", "replace") if file else ""
+
+
+def _prepared(root: SharedRoot) -> dict[str, list[int]]:
+    """What tells whether a prepared file was written again: inode, size and time of each."""
+    files = [path for home in (root.datasets, root.models) for path in home.rglob("*") if path.is_file()]
+    return {str(path): [found.st_ino, found.st_size, found.st_mtime_ns] for path in files for found in (path.stat(),)}
+
+
+def _watch(job: JobDir, secrets: leaks.Written) -> dict[str, Any]:
+    """What this node showed until the job was over, and what Ray has written here."""
+    end, looks, most = time.monotonic() + _LONGEST, 0, 0
+    found: set[str] = set()
+    while job.read_state("ended") is None and time.monotonic() < end:
+        count, shown = leaks.in_processes(secrets)
+        looks, most, found = looks + 1, max(most, count), found | shown
+        time.sleep(_LOOK_EVERY)
+    logs = leaks.in_logs_here(secrets)
+    return {"looks": looks, "processes": most, "files": logs["files"], "found": sorted(found) + logs["found"]}
+
+
+@dataclass(frozen=True)
+class Done:
+    """What the steps left: `files` has their logs, and what the script wrote, by name."""
+
+    root: SharedRoot
+    api: RayApi
+    cluster: str
+    directory: Path
+    secrets: Mapping[str, str]
+    files: Mapping[str, str]
+
+    @property
+    def steps(self) -> dict[str, tuple[int, int]]:
+        """The status and the seconds of each step that ran."""
+        rows = [line.split("\t") for line in self.files.get("steps", "").splitlines()]
+        return {name: (int(status), int(seconds)) for name, status, seconds in rows}
+
+    def log(self, step: str) -> str:
+        """What a step printed."""
+        return self.files.get(f"{step}.log", "")
+
+    def job(self, step: str) -> JobDir:
+        """The job that a step submitted. Raises KeyError if it submitted none."""
+        return find.of_ray_id(self.root, self.files[f"{step}.job"].strip())
+
+    @property
+    def jobs(self) -> list[JobDir]:
+        """The jobs of all steps."""
+        return [self.job(step) for step in self.steps if self.files.get(f"{step}.job", "").strip()]
+
+
+class Check(NamedTuple):
+    """One promise: the section, its name, the claim, the step that it is about, and what yields problems and returns what was checked."""
+
+    section: str
+    name: str
+    claim: str
+    step: str
+    problems_in: Callable[[Done, str], tuple[list[str], str]]
+
+
+class Result(NamedTuple):
+    """The result of a check: `word` is ok, FAIL or "not run"."""
+
+    check: Check
+    word: str
+    checked: str = ""
+    problems: Sequence[str] = ()
+
+
+def judge(done: Done) -> list[Result]:
+    """The result of every check. A step that did not run, or a job that failed, leaves nothing that further checks could pass."""
+    return [_result(check, done) for check in CHECKS]
+
+
+def _result(check: Check, done: Done) -> Result:
+    status = done.steps.get(check.step, (None, 0))[0]
+    if status is None or (status != 0 and check.name != check.step):
+        return Result(check, "not run")
+    try:
+        problems, checked = check.problems_in(done, check.step)
+    except (RegressError, OSError, KeyError, TypeError, ValueError, tarfile.TarError) as error:
+        problems, checked = [f"{type(error).__name__}: {error}"], "incomplete records"
+    return Result(check, "FAIL" if problems else "ok", checked, problems)
+
+
+def _ended(done: Done, step: str) -> list[str]:
+    status = done.steps[step][0]
+    said = [line for line in done.log(step).splitlines() if line.startswith("error ")]
+    return [] if status == 0 else [f"exit {status}: {said[-1][8:] if said else 'its log says why'}"]
+
+
+def _trained(done: Done, step: str) -> tuple[list[str], str]:
+    if problems := _ended(done, step):
+        return problems, f"{done.steps[step][1]} s"
+    job = done.job(step)
+    taken, total = [each.number for each in progress.training(progress.joined(job))], progress.total_steps(job)
+    if not taken or taken != list(range(1, (total or 0) + 1)):
+        problems = [f"{job.ray_id} recorded the steps {taken} of {total}"]
+    return problems, f"{job.ray_id}: {len(taken)} steps, {done.steps[step][1]} s"
+
+
+def _no_leak(done: Done, step: str) -> tuple[list[str], str]:
+    """The secret reached every process of the job, and neither it nor Ray's token is anywhere that others read."""
+    job, secrets = done.job(step), leaks.written(done.secrets)
+    search = leaks.in_outputs(done.root, done.api, done.cluster, [each.submission_id for each in done.jobs], secrets)
+    names = [node["name"] for node in evidence.nodes(done.api)]
+    seen = {name: read_json(done.directory / f"node-{name}.json") or {} for name in names}
+    problems = [f"{name} was not searched while the job ran" for name, one in seen.items() if not one.get("looks")]
+    problems += [f"{found} on {name}" for name, one in seen.items() for found in one.get("found", ())]
+    problems += [f"Ray did not answer about {what}" for what in search["unanswered"]]
+    problems += search["found"]
+    problems += [
+        f"{secret} is in what the step {name.partition('.')[0]} printed"
+        for name, text in done.files.items()
+        for secret, forms in secrets.items()
+        if any(form in text for form in forms)
+    ]
+    reports = leaks.reports(job, done.api.job(job.ray_id))
+    problems += [f"the process {one['process']} did not get it" for one in reports if _CANARY not in one["names"]]
+    if not (reports and search["files"] and search["answers"] and seen):
+        problems.append("nothing was searched")
+    files, processes = (sum(one.get(kind, 0) for one in seen.values()) for kind in ("files", "processes"))
+    return problems, (
+        f"{search['files'] + files} files, {search['answers']} answers of Ray, {processes} processes of {len(seen)} nodes while the job ran; "
+        f"{len(reports)} processes got it"
+    )
+
+
+def _prepare_skips(done: Done, step: str) -> tuple[list[str], str]:
+    before, after = read_json(done.directory / "prepared.json") or {}, _prepared(done.root)
+    said = done.log(step).splitlines()
+    problems = _ended(done, step) + [f"{path} changed" for path, was in before.items() if after.get(path) != was]
+    problems += [f"it said: {line}" for line in said if line.startswith("changed ")]
+    if not (before and any(line.startswith("skip ") for line in said)):
+        problems.append("there was nothing to skip")
+    return problems, f"{len(before)} files"
+
+
+def _bundles(done: Done, step: str) -> tuple[list[str], str]:
+    job = done.job("sft")
+    bundles = {path.parent.name: read_json(path) or {} for path in sorted(job.debug.glob("*/bundle.json"))}
+    phases = {bundle["phase"] for bundle in bundles.values()}
+    problems = _ended(done, step) + [
+        f"there is none of '{phase}'" for phase in ("submitted", "ended", "asked") if phase not in phases
+    ]
+    # Of the earlier ones a source may have been late, because the job kept the node busy.
+    last = max((name for name in bundles if name.endswith("-asked")), default=None)
+    errors = bundles[last]["errors"] if last else {}
+    problems += [f"{last} lacks {what}: {error}" for what, error in errors.items() if what != _LEFT_OUT]
+    with tarfile.open(max(job.debug.glob("*.tar.gz"))) as archive:
+        members = archive.getnames()
+    problems += [f"the tar lacks {name}" for name in _NEEDED if f"{job.ray_id}/{name}" not in members]
+    return problems, f"{len(bundles)} bundles, {len(members)} files in the tar"
+
+
+def _directories(done: Done, _step: str) -> tuple[list[str], str]:
+    """Every job's directory is its user's alone to change, and shares no file with another place."""
+    entries, problems = 0, []
+    for job in done.jobs:
+        home = job.first.path
+        for path in (home, *home.rglob("*")):
+            entries, found = entries + 1, path.lstat()
+            if found.st_uid != os.geteuid():
+                problems.append(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}")
+            if (other := trust.foreign(path, found, ())) is not None:
+                problems.append(f"{path} {other.why}")
+            if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+                problems.append(f"{path} has {found.st_nlink} names, so another place shares it")
+            if stat.S_ISLNK(found.st_mode) and not path.resolve().is_relative_to(home.resolve()):
+                problems.append(f"{path} is a link that leads out of the job")
+        if (done.root.secrets / done.cluster / job.ray_id).exists():
+            problems.append(f"the secrets of {job.ray_id} are still there")
+    return problems, f"{entries} files and folders of {len(done.jobs)} jobs"
+
+
+def _fault_found(done: Done, step: str) -> tuple[list[str], str]:
+    status, seconds = done.steps[step]
+    is_found = status == Exit.CHECK_FAILED and re.search(r"(?m)^verdict +regressed ", done.log(step))
+    return [] if is_found else [f"exit {status}, and no verdict regressed", *_ended(done, step)], f"{seconds} s"
+
+
+CHECKS = (
+    Check("installation", "sft", "SFT trains to its end", "sft", _trained),
+    Check("installation", "secrets", "a secret reached every process of that job; neither it nor Ray's token is in any output or in /proc", "sft", _no_leak),
+    Check("installation", "prepare", "a second 'make prepare' skips and changes nothing", "prepare", _prepare_skips),
+    Check("installation", "bundles", "debug bundles of that job are complete", "bundles", _bundles),
+    Check("installation", "directories", "what a job writes is its own: nobody else can change it, and no other place shares it", "sft", _directories),
+    Check("training", "grpo", "GRPO trains to its end", "grpo", _trained),
+    Check("training", "ppo", "PPO trains to its end", "ppo", _trained),
+    Check("training", "resume", "PPO continues from its checkpoint", "resume", _trained),
+    Check("training", "verify", "'make verify' calls an SFT without the shift of its loss mask regressed", "verify", _fault_found),
+)  # fmt: skip
+
+
+def _report(done: Done, where: str) -> int:
+    results, time_now = judge(done), now()
+    words = [result.word for result in results]
+    status = Exit.CHECK_FAILED if "FAIL" in words else Exit.SUCCEEDED
+    text = "\n".join(
+        [
+            f"acceptance  {time_now}, verl-regress {__version__}, profile {where}",
+            *_lines(results),
+            f"{words.count('ok')} checks passed, {words.count('FAIL')} failed, {words.count('not run')} not run (exit status {int(status)})",
+        ]
+    )
+    facts = {
+        "time": time_now, "version": __version__, "where": where, "status": int(status), "nodes": evidence.nodes(done.api),
+        "packages": [job.read_config("packages.json") for job in done.jobs[:1]],
+        "checks": [
+            {"section": check.section, "name": check.name, "claim": check.claim, "result": word, "checked": checked, "problems": problems}
+            for check, word, checked, problems in results
+        ],
+    }  # fmt: skip
+    hidden = job_secrets.redactor(done.root, **done.secrets)
+    written = {"report.txt": f"{text}\n", "report.json": as_json(facts)}
+    written |= {f"logs/{name}": log for name, log in done.files.items() if name.endswith(".log")}
+    for name, said in written.items():
+        (done.directory / name).parent.mkdir(exist_ok=True)
+        write_atomically(done.directory / name, hidden.text(said))
+    archive = done.directory / "acceptance.tar.gz"
+    with tarfile.open(archive, "w:gz") as target:
+        for name, path in _to_send(done):
+            content = hidden.text(path.read_text(encoding="utf-8", errors="replace")).encode()
+            member = tarfile.TarInfo(f"acceptance-{done.directory.name}/{name}")
+            member.size, member.mtime = len(content), int(path.stat().st_mtime)
+            target.addfile(member, io.BytesIO(content))
+    print(say.shown(f"{text}\nreport: {done.directory}/report.txt, report.json; to send: {archive}"))
+    return status
+
+
+def _lines(results: Iterable[Result]) -> Iterator[str]:
+    section = ""
+    for each in results:
+        if each.check.section != section:
+            section = each.check.section
+            yield f"{section}{' (on GPUs, or with --training)' if section == 'training' else ''}:"
+        yield f"{each.word:<7} {each.check.name:<11} {each.check.claim}" + (
+            f" ({each.checked})" if each.checked else ""
+        )
+        yield from (f"                    {problem}" for problem in each.problems[:10])
+
+
+def _to_send(done: Done) -> Iterator[tuple[str, Path]]:
+    """The report and the records of its jobs, without checkpoints and samples, by the name in the archive."""
+    for path in sorted(done.directory.rglob("*")):
+        if path.suffix in (".txt", ".json", ".log"):
+            yield str(path.relative_to(done.directory)), path
+    for job in done.jobs:
+        for part in (job.config, job.state, job.driver_log.parent, job.debug):
+            for path in sorted(part.rglob("*")):
+                if path.is_file() and not path.name.endswith((".tar.gz", ".tmp")):
+                    yield f"jobs/{job.ray_id}/{path.relative_to(job.path)}", path

@@ -1,0 +1,226 @@
+"""The report of `make acceptance`: each check passes on what an installation leaves, fails when that is broken, and is not run without it."""
+
+import base64
+import io
+import json
+import os
+import sys
+import tarfile
+import types
+
+import pytest
+from shared_fixtures import write
+from streams import tar
+
+from verl_regress.session import acceptance, leaks
+
+CANARY = "0123456789abcdef0123456789abcdef01234567"
+INSTALLATION, TRAINING = ["sft", "secrets", "prepare", "bundles", "directories"], ["grpo", "ppo", "resume", "verify"]
+LOGS = {
+    "sft.log": "changed submitted sft-1\n",
+    "prepare.log": "skip    datasets/sums (exists, same source)\n",
+    "bundles.log": "",
+    "sft.job": "sft-1\n",
+}
+VERDICT = "verdict     regressed (exit status 9)\n"
+
+
+@pytest.fixture
+def stdin(monkeypatch):
+    """Sets what the next command reads."""
+
+    def set_to(content):
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(content))))
+
+    return set_to
+
+
+@pytest.fixture
+def job(make_job, ray):
+    """Makes a job that trained three steps and got the secret."""
+
+    def make(name):
+        made = make_job(name, ended={"exit_code": 0, "reason": "the trainer ended"})
+        write(made.metrics, "".join(f'{{"step": {step}, "data": {{"train/loss": 1.0}}}}\n' for step in (1, 2, 3)))
+        write(made.driver_log, "Total training steps: 3\n")
+        write(made.reports / "identity-w-1.json", '{"job_id": "02"}')
+        write(made.reports / "secrets-w-1.json", '{"names": ["ACCEPTANCE_CANARY"]}')
+        for phase in ("submitted", "ended", "asked"):
+            write(made.debug / f"20261127-{phase}" / "bundle.json", json.dumps({"phase": phase, "errors": {}}))
+        with tarfile.open(made.debug / "20261127-asked.tar.gz", "w:gz") as archive:
+            for part in ("config/resolved.json", "logs/driver.log", "state/ended"):
+                archive.add(made.path / part, f"{name}/{part}")
+        ray.answers |= {
+            "/api/v0/actors?limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=02": (
+                200,
+                {"data": {"result": {"result": []}}},
+            ),
+            f"/api/jobs/{name}/logs": (200, {"logs": "trained\n"}),
+            "/api/v0/runtime_envs?limit=1000&detail=1": (200, {"result": []}),
+        }
+        return made
+
+    return make
+
+
+@pytest.fixture
+def accept(run, shared, stdin, job, ray, monkeypatch):
+    """Begins a report, lets both nodes watch the job sft-1, and reports; `change` is called before the report. Returns its results."""
+
+    def accept(logs=None, steps=None, change=lambda found: None):
+        found = job("sft-1")
+        ray.knows({"submission_id": "sft-1", "job_id": "02", "status": "SUCCEEDED"})
+        directory = shared.acceptance / run("acceptance", "begin").out.strip()
+        ended = found.state / "ended"
+        for node in ("head", "worker-0"):
+            aside = ended.rename(found.path / "ended")
+            monkeypatch.setattr(
+                acceptance.time, "sleep", lambda _, aside=aside: aside.rename(ended)
+            )  # it ends after one look
+            stdin(f"{CANARY}\n".encode())
+            assert run("acceptance", "watch", f"--name={directory.name}", f"--node={node}", "--job=sft-1").status == 0
+        change(found)
+        files = {
+            "steps": "".join(
+                f"{name}\t{status}\t7\n"
+                for name, status in {"sft": 0, "prepare": 0, "bundles": 0, **(steps or {})}.items()
+            )
+        }
+        files |= LOGS | (logs or {})
+        stdin(f"{CANARY}\n".encode() + tar({f"./{name}": text.encode() for name, text in files.items()}).read())
+        outcome = run("acceptance", "report", f"--name={directory.name}", "--profile=cpu (rehearsal)", "--cluster=mine")
+        report = json.loads((directory / "report.json").read_text())
+        assert outcome.status == report["status"]
+        assert outcome.out.startswith((directory / "report.txt").read_text())
+        results = {check["name"]: (check["result"], check["problems"]) for check in report["checks"]}
+        return types.SimpleNamespace(outcome=outcome, results=results, directory=directory, report=report)
+
+    return accept
+
+
+def failed(said):
+    return {name: problems for name, (word, problems) in said.results.items() if word == "FAIL"}
+
+
+def test_an_installation_that_keeps_its_promises(accept):
+    said = accept()
+    assert (said.outcome.status, failed(said)) == (0, {})
+    assert [name for name, (word, _) in said.results.items() if word == "ok"] == INSTALLATION
+    assert [name for name, (word, _) in said.results.items() if word == "not run"] == TRAINING
+    assert "5 checks passed, 0 failed, 4 not run (exit status 0)\n" in said.outcome.out
+    assert "ok      sft         SFT trains to its end (sft-1: 3 steps, 7 s)\n" in said.outcome.out
+    assert [node["name"] for node in said.report["nodes"]] == ["head", "worker-0"]
+
+
+def test_the_file_to_send_has_the_records_and_no_secret(accept):
+    said = accept(
+        {"bundles.log": f"it is {CANARY}\n"},
+        change=lambda job: write(job.driver_log, f"Total training steps: 3\n{CANARY}\n"),
+    )
+    with tarfile.open(said.directory / "acceptance.tar.gz") as archive:
+        files = {member.name.partition("/")[2]: archive.extractfile(member).read().decode() for member in archive}
+    assert {"report.txt", "report.json", "logs/sft.log", "node-head.json", "jobs/sft-1/config/resolved.json"} <= set(
+        files
+    )
+    assert files["logs/bundles.log"] == "it is <secret ACCEPTANCE_CANARY>\n"
+    assert files["jobs/sft-1/logs/driver.log"].endswith("<secret ACCEPTANCE_CANARY>\n")
+    assert CANARY not in "".join(files.values())
+
+
+TRAINED = {"grpo": 0, "ppo": 0, "resume": 0, "verify": 9}
+
+
+def test_trainings_are_listed_by_what_they_did(accept, job):
+    jobs = {f"{name}.job": f"{name}-1\n" for name in ("grpo", "ppo", "resume")}
+    for name in ("grpo-1", "ppo-1", "resume-1"):
+        job(name)
+    said = accept(
+        {**jobs, "verify.log": VERDICT}, TRAINED, lambda job: write(job.root.jobs / "ppo-1/logs/metrics.jsonl", "")
+    )
+    assert failed(said) == {"ppo": ["ppo-1 recorded the steps [] of 3"]}
+    assert said.outcome.status == 9
+    assert [said.results[name][0] for name in TRAINING] == ["ok", "FAIL", "ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("status", "log", "problems"),
+    [
+        (0, "verdict     same (exit status 0)\n", ["exit 0, and no verdict regressed"]),
+        (
+            9,
+            "error   60_verify: a check failed\n",
+            ["exit 9, and no verdict regressed", "exit 9: 60_verify: a check failed"],
+        ),
+        (1, VERDICT, ["exit 1, and no verdict regressed", "exit 1: its log says why"]),
+    ],
+)
+def test_a_planted_fault_must_be_found(accept, status, log, problems):
+    assert failed(accept({"verify.log": log}, {"verify": status})) == {"verify": problems}
+
+
+def test_what_needs_a_job_that_failed_is_not_run(accept):
+    said = accept({"sft.log": "a line\nerror   the disk is full\n"}, {"sft": 3})
+    assert failed(said) == {"sft": ["exit 3: the disk is full"]}
+    assert [said.results[name][0] for name in ("secrets", "directories", "prepare")] == ["not run", "not run", "ok"]
+
+
+def link_out(job):
+    (job.path / "out").symlink_to(job.path.parent)
+
+
+def hard_link(job):
+    os.link(job.driver_log, job.path.parent / "other.log")
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "problem"),
+    [
+        (lambda job: job.driver_log.chmod(0o666), "directories", "{job}/logs/driver.log can be changed by every user (mode 0666)"),
+        (link_out, "directories", "{job}/out is a link that leads out of the job"),
+        (hard_link, "directories", "{job}/logs/driver.log has 2 names, so another place shares it"),
+        (lambda job: write(job.root.secrets / "mine" / "sft-1", "{}"), "directories", "the secrets of sft-1 are still there"),
+        (lambda job: write(job.config / "x", base64.b64encode(CANARY.encode()).decode()), "secrets", "ACCEPTANCE_CANARY is in {job}/config/x"),
+        (lambda job: write(job.reports / "secrets-w-1.json", "{}"), "secrets", "the process w-1 did not get it"),
+        (lambda job: next(job.root.acceptance.glob("*/node-head.json")).unlink(), "secrets", "head was not searched while the job ran"),
+        (lambda job: write(job.root.models / "tiny" / "config.json", "{ }"), "prepare", "{job.root.models}/tiny/config.json changed"),
+        (lambda job: (job.debug / "20261127-ended" / "bundle.json").unlink(), "bundles", "there is none of 'ended'"),
+        (lambda job: write(job.debug / "20261127-asked" / "bundle.json", '{"phase": "asked", "errors": {"nodes.json": "late"}}'), "bundles", "20261127-asked lacks nodes.json: late"),
+        (lambda job: write(job.metrics, '{"step": 1, "data": {"a": 1}}\n'), "sft", "sft-1 recorded the steps [1] of 3"),
+    ],
+)  # fmt: skip
+def test_a_broken_promise_fails_its_check_alone(accept, make_job, change, check, problem):
+    jobs = []
+    said = accept(change=lambda job: (jobs.append(job), change(job)))
+    assert failed(said) == {
+        check: [problem.replace("{job.root.models}", str(jobs[0].root.models)).replace("{job}", str(jobs[0].path))]
+    }
+
+
+@pytest.mark.parametrize(
+    ("log", "problem"),
+    [
+        ("changed datasets/sums made\nskip    model\n", "it said: changed datasets/sums made"),
+        ("ok      nothing\n", "there was nothing to skip"),
+    ],
+)
+def test_a_second_prepare_must_skip(accept, log, problem):
+    assert failed(accept({"prepare.log": log})) == {"prepare": [problem]}
+
+
+def test_a_secret_that_proc_showed_while_the_job_ran_is_reported(accept, monkeypatch):
+    monkeypatch.setattr(
+        leaks, "in_processes", lambda secrets: (5, {"ACCEPTANCE_CANARY is in the command line of process 7"})
+    )
+    found = "ACCEPTANCE_CANARY is in the command line of process 7 on"
+    assert failed(accept()) == {"secrets": [f"{found} head", f"{found} worker-0"]}
+
+
+def test_a_secret_that_a_step_printed_is_reported(accept):
+    assert failed(accept({"prepare.log": f"skip {CANARY}\n"})) == {
+        "secrets": ["ACCEPTANCE_CANARY is in what the step prepare printed"]
+    }
+
+
+def test_no_node_watches_for_ever(make_job, monkeypatch):
+    monkeypatch.setattr(acceptance, "_LONGEST", 0.1)
+    assert acceptance._watch(make_job(), leaks.written({}))["looks"] > 0
