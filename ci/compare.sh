@@ -32,7 +32,7 @@ die() {
   die "PYTHON=${python} is not Python 3.11, for which docker/requirements.lock names the packages: install it, or name it in PYTHON."
 
 # What decides which packages there are; another version of ours gets another environment.
-packages=$(cd "$home" && find docker/requirements.lock judge rehearsal -type f -not -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+packages=$(cd "$home" && find docker/requirements.{in,lock} judge rehearsal -type f -not -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
 venv=${cache}/venv-${packages:0:12}
 if [[ ! -e ${venv}/complete ]]; then
   rm -rf -- "$cache"/venv-* # 2 GB each
@@ -40,7 +40,8 @@ if [[ ! -e ${venv}/complete ]]; then
   printf '…       installing the packages of docker/requirements.lock into %s\n' "$venv" >&2
   "$python" -m venv "$venv"
   install=("${venv}/bin/pip" install --quiet --quiet --disable-pip-version-check --no-deps)
-  "${install[@]}" --requirement "${home}/docker/requirements.lock" "${home}/judge" "${home}/rehearsal" ||
+  { "${install[@]}" --requirement "${home}/docker/requirements.lock" &&
+    "${install[@]}" "$(grep '^torch==' "${home}/docker/requirements.in")" "${home}/judge" "${home}/rehearsal"; } ||
     die "pip could not install the packages of docker/requirements.lock (the reason is above): check the network and this machine's pip configuration."
   "${venv}/bin/python" -c 'import torch' ||
     die 'torch cannot be imported (the reason is above): name an index with CPU builds, as in PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.'

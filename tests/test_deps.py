@@ -1,5 +1,7 @@
 """What the helper needs of a node's Python, and what run.py says if it is missing."""
 
+import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -54,6 +56,15 @@ def test_every_requirement_is_understood_and_in_the_node_image(versions, of):
     assert [re.split("[=><]", line)[0] for line in deps.missing_here(of)] == names
     lock = (PY.parent / "docker" / "requirements.lock").read_text().lower().replace("_", "-")
     assert [name for name in names if f"\n{name.lower().replace('_', '-')}==" not in lock] == []
+
+
+@pytest.mark.parametrize("name", ["requirements", "requirements-gpu"])
+def test_a_lock_of_the_node_image_is_made_from_its_list(name):
+    docker = PY.parent / "docker"
+    listed = (docker / f"{name}.in").read_bytes()
+    header, *lines = (docker / f"{name}.lock").read_text().splitlines()
+    assert f"whose SHA-256 begins with {hashlib.sha256(listed).hexdigest()[:12]}" in header
+    assert all("--hash=sha256:" in after for line, after in itertools.pairwise(lines) if "==" in line)
 
 
 # Everything that the judge needs, with its dependencies: of a WHEELHOUSE, only these reach the head.

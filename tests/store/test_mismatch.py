@@ -10,7 +10,7 @@ from verl_regress.cluster import packages
 from verl_regress.cluster.packages import NodePackages
 from verl_regress.store import mismatch, requirements
 
-LOCK = Path(__file__).parents[2] / "docker" / "requirements.lock"
+PINS = Path(__file__).parents[2] / "docker" / "requirements.in"
 # What verl 0.9.1 needs in addition to 0.7.1 and 0.8.0, and what those ran with before it.
 TODAY = {"transformers": "5.10.4", "numpy": "2.4.6", "transferqueue": "0.1.11"}
 BEFORE = {"transformers": "4.57.6", "numpy": "1.26.4", "transferqueue": None}
@@ -24,8 +24,8 @@ CURES = "build an image with them (docker/requirements.lock) or name one that ha
 
 
 def image(**others):
-    """The packages of the node image's lock, with `others` replaced; None removes one."""
-    lines = [line.split("==") for line in LOCK.read_text().splitlines() if line and line[0] != "#"]
+    """The packages of the node image, with `others` replaced; None removes one."""
+    lines = [line.split("==") for line in PINS.read_text().splitlines() if line and line[0] != "#"]
     has = {packages.plain_name(name): version for name, version in lines} | others
     return {name: version for name, version in has.items() if version is not None}
 

@@ -109,16 +109,6 @@ engine::has_part() {
   return 1
 }
 
-# engine::commit OPTION... CONTAINER IMAGE: podman 4.3 refuses the empty body of the docker client's request ("Decode(): EOF"), so it gets
-# its own command.
-engine::commit() {
-  if [[ $(engine::version) == podman* ]]; then
-    podman --url "$DOCKER_HOST" commit --quiet "$@" >/dev/null
-  else
-    docker commit "$@" >/dev/null
-  fi
-}
-
 # engine::is_rootless: root in a container is the user who runs the engine, and to whom its socket belongs. (podman 4.3 does not say so
 # in what `docker info` shows.) Docker's default is not, and is not asked.
 engine::is_rootless() {

@@ -1,34 +1,28 @@
 # lifecycle/image: the node image. Its tag is a hash of its inputs, so the same inputs are never built twice.
 # shellcheck shell=bash
 
-# The verl in the node image's site-packages. It differs from the default snapshot on purpose: otherwise the proof that a job imported
-# its snapshot would prove nothing.
-readonly IMAGE_VERL=0.7.1
-
 readonly IMAGE_LABEL='verl-regress.image'
-# What our own base image contains in addition to Debian's essential packages.
+# What our own base image contains in addition to Debian's essential packages, and for GPUs also: Triton compiles C for Python.
 readonly IMAGE_BASE_PACKAGES='python3,python3-venv,ca-certificates,procps'
+readonly IMAGE_BASE_COMPILER='gcc,libc6-dev,python3-dev'
 # Without this Debian installs perl, to merge a /usr that is already merged here.
 readonly IMAGE_BASE_MERGED='/usr/share/mmdebstrap/hooks/maybe-merged-usr'
 # What is removed from it, as mmdebstrap wants it: a shell command over the root in $1.
 # shellcheck disable=SC2016  # expanded by that shell
 readonly IMAGE_BASE_TRIM='rm -rf "$1"/usr/share/doc/* "$1"/usr/share/man/* "$1"/usr/share/locale/*'
-# How many packages are downloaded at once.
-readonly IMAGE_FETCHERS=4
 
 # image::name: the image of the nodes.
 image::name() {
-  local script config wheels
+  local build wheels
   if [[ -n ${NODE_IMAGE:-} && $ENGINE == podman ]]; then
     printf '%s\n' "${NODE_IMAGE#localhost/}" # the same image for podman: it looks there first for a name without a registry
   elif [[ -n ${NODE_IMAGE:-} ]]; then
     printf '%s\n' "$NODE_IMAGE"
   else
     # One by one, because as an argument a file that cannot be read would be an empty one, and the name another image's.
-    script=$(<"${REPO_DIR}/docker/install.sh")
-    config=$(<"${REPO_DIR}/docker/config")
+    build=$(<"${REPO_DIR}/docker/Dockerfile")
     wheels=$(image::_wheels)
-    printf 'verl-regress-node:%s\n' "$(image::_hash "$BASE_IMAGE" "$script" "$config" "$wheels")"
+    printf 'verl-regress-node:%s\n' "$(image::_hash "$BASE_IMAGE" "$build" "$wheels")"
   fi
 }
 
@@ -64,7 +58,7 @@ image::_make() {
 }
 
 image::_ensure_inputs() {
-  cli::part image::_ensure_wheelhouse "$1/wheels"
+  cli::part image::_ensure_wheelhouse
   cli::part image::_ensure_base "$1/base"
   cli::await_parts
 }
@@ -77,13 +71,23 @@ image::_wheelhouse() {
   printf '%s/cache/wheelhouse/%s\n' "$WORKDIR" "$(image::_hash "$wheels")"
 }
 
-# The inputs that decide which wheels are downloaded.
-image::_wheels() {
-  printf '%s\n' "$(uname -m)" "$IMAGE_VERL" "$TORCH_INDEX_URL"
-  grep -v '^#' "${REPO_DIR}/docker/requirements.lock"
+# image::_requirements: the file, without its ending, that names the packages: those for NVIDIA's GPUs, or for CPUs.
+image::_requirements() {
+  local which=''
+  [[ $PROFILE != gpu ]] || which=-gpu
+  printf '%s/docker/requirements%s\n' "$REPO_DIR" "$which"
 }
 
-# image::_ensure_wheelhouse LOG
+# image::_torch: torch as pip wants it. It alone has no hash: TORCH_INDEX_URL, or this machine's pip, says which build it is.
+image::_torch() { grep '^torch==' "$(image::_requirements).in"; }
+
+# The inputs that decide which wheels are downloaded.
+image::_wheels() {
+  printf '%s\n' "$(uname -m)" "$TORCH_INDEX_URL"
+  image::_torch
+  grep -v '^#' "$(image::_requirements).lock" "${REPO_DIR}/docker/verl.lock"
+}
+
 image::_ensure_wheelhouse() {
   local house new
   house=$(image::_wheelhouse)
@@ -93,48 +97,37 @@ image::_ensure_wheelhouse() {
   fi
   venv::ensure
   new="${house}.tmp.$$"
-  log::info "fetching the packages of the node image into ${house}"
+  log::info "fetching the packages of the node image into ${house}: $(sed -n 's/^# Size: //p' "$(image::_requirements).in")"
   cli::on_exit rm -rf -- "$new"
   mkdir -p "${new}/tmp"
-  TMPDIR="${new}/tmp" image::_fetch_wheels "$new" "$1"
+  TMPDIR="${new}/tmp" image::_fetch_wheels "$new"
   rm -rf -- "${new}/tmp"
   mv -T -- "$new" "$house" 2>/dev/null || [[ -d $house ]] # another run may have been faster
   log::changed "wheelhouse ${house} ($(find "$house" -name '*.whl' | wc -l) wheels, $(du -sh "$house" | cut -f1))"
 }
 
-# image::_fetch_wheels DIR LOG: for Python 3.11 on glibc, whatever this host runs; the few packages that come as source are pure
-# Python and are built here. Most of the time is spent waiting for the index, so several run at once.
+# image::_fetch_wheels DIR: for Python 3.11 on glibc, whatever this host runs; the few packages that come as source are pure Python and are
+# built here.
 image::_fetch_wheels() {
-  local house=$1 log=$2 target=(--python-version 3.11 --implementation cp) minor wanted share i sources
+  local house=$1 minor source lock target=(--python-version 3.11 --implementation cp)
+  lock=$(image::_requirements).lock
   for minor in {36..17}; do target+=(--platform "manylinux_2_${minor}_$(uname -m)"); done
   target+=(--platform "manylinux2014_$(uname -m)")
-  [[ -z $TORCH_INDEX_URL ]] || target+=(--extra-index-url "$TORCH_INDEX_URL")
-  output::read_lines wanted image::_packages
-  share=$(((${#wanted[@]} + IMAGE_FETCHERS - 1) / IMAGE_FETCHERS))
-  for ((i = 0; i < ${#wanted[@]}; i += share)); do
-    cli::part image::_pip "${log}.${i}" download --no-deps "${target[@]}" --dest "$house" "${wanted[@]:i:share}"
-  done
-  cli::await_parts
-  output::read_lines sources find "$house" -maxdepth 1 -name '*.tar.gz' -o -maxdepth 1 -name '*.zip'
-  for ((i = 0; i < ${#sources[@]}; i++)); do
-    cli::part image::_pip "${log}.build.${i}" wheel --no-deps --wheel-dir "$house" "${sources[i]}"
+  image::_pip download --no-deps --require-hashes "${target[@]}" --dest "$house" --requirement "$lock" --requirement "${REPO_DIR}/docker/verl.lock"
+  for source in "$house"/*.tar.gz; do
+    [[ -e $source ]] || continue
+    image::_pip wheel --no-deps --wheel-dir "$house" "$source"
+    rm -- "$source"
   done
   # A CPU build of torch needs nothing more. A CUDA build names its libraries in its own metadata: download those too.
-  cli::part image::_pip "${log}.torch" download --only-binary=:all: "${target[@]}" --dest "$house" --find-links "$house" \
-    --constraint "${REPO_DIR}/docker/requirements.lock" torch
-  cli::await_parts
-  ((${#sources[@]} == 0)) || rm -- "${sources[@]}"
-}
-
-# Every package of the node image, as pip expects the names.
-image::_packages() {
-  grep -v '^#' "${REPO_DIR}/docker/requirements.lock"
-  printf 'verl==%s\n' "$IMAGE_VERL"
+  grep -o '^[^ #]*==[^ ]*' "$lock" >"${TMPDIR}/versions"
+  [[ -z $TORCH_INDEX_URL ]] || target+=(--extra-index-url "$TORCH_INDEX_URL")
+  image::_pip download --only-binary=:all: "${target[@]}" --dest "$house" --find-links "$house" --constraint "${TMPDIR}/versions" "$(image::_torch)"
 }
 
 image::_pip() {
-  venv::pip "$@" ||
-    cli::die 1 "pip could not fetch the packages of the node image, docker/requirements.lock (its output is above): check the network and this machine's pip configuration."
+  venv::pip "${TMPDIR}/pip" "$@" ||
+    cli::die 1 "pip could not fetch the packages of the node image, $(basename "$(image::_requirements)").lock in docker/ (its output is above): check the network and this machine's pip configuration."
 }
 
 # --- the base: BASE_IMAGE by name, or one made from this distribution's own packages
@@ -161,8 +154,14 @@ image::_codename() {
   . /etc/os-release && printf '%s' "${VERSION_CODENAME:-unknown}"
 }
 
+image::_base_packages() {
+  local compiler=''
+  [[ $PROFILE != gpu ]] || compiler=,${IMAGE_BASE_COMPILER}
+  printf '%s%s\n' "$IMAGE_BASE_PACKAGES" "$compiler"
+}
+
 image::_own_base() {
-  printf 'verl-regress-base:%s\n' "$(image::_hash "$(image::_codename)" "$(uname -m)" "$IMAGE_BASE_PACKAGES")"
+  printf 'verl-regress-base:%s\n' "$(image::_hash "$(image::_codename)" "$(uname -m)" "$(image::_base_packages)")"
 }
 
 # image::_ensure_own_base BASE LOG
@@ -178,7 +177,7 @@ image::_ensure_own_base() {
   mirror=$(apt-get indextargets --format '$(REPO_URI)' "Release: ${codename}" 'Component: main' 'Created-By: Packages' | sed -n 1p)
   log::info "BASE_IMAGE=${BASE_IMAGE} could not be pulled: making a base from ${codename}'s packages at ${mirror}"
   cli::temp_dir root
-  TMPDIR=$root mmdebstrap --variant=minbase --include="$IMAGE_BASE_PACKAGES" --hook-dir="$IMAGE_BASE_MERGED" \
+  TMPDIR=$root mmdebstrap --variant=minbase --include="$(image::_base_packages)" --hook-dir="$IMAGE_BASE_MERGED" \
     --customize-hook="$IMAGE_BASE_TRIM" \
     "$codename" "${root}/base.tar" "$mirror" >"$log" 2>&1 ||
     cli::die 1 "mmdebstrap of ${codename} from ${mirror} failed: $(grep -aom 1 'E: .*' "$log" || log::last_line "$log"). Set BASE_IMAGE to an image with Python 3.11 that this machine has."
@@ -196,27 +195,27 @@ image::_need_mmdebstrap() {
 
 # --- the build
 
-# image::_build IMAGE BASE: a container of BASE installs the wheels, without a network, and becomes the image. `docker build` would
-# copy the two gigabytes four times: as context, into a layer, into the second stage, and again into a layer.
+# image::_build IMAGE BASE
 image::_build() {
-  local image=$1 base=$2 id status config
+  local image=$1 base=$2 said
+  cli::temp_dir said
   log::info "building ${image} on ${base}"
-  id=$(docker create --network none --label "${IMAGE_LABEL}=build" \
-    --mount "type=bind,\"source=$(image::_wheelhouse)\",target=/wheels,readonly" \
-    --mount "type=bind,\"source=${REPO_DIR}/docker\",target=/build,readonly" "$base" sh /build/install.sh)
-  cli::on_exit image::_remove "$id"
-  docker start "$id" >/dev/null
-  status=$(log::while 'installing the packages' -- docker wait "$id")
-  [[ $status == 0 ]] || {
-    docker logs --tail 20 "$id" >&2
-    cli::die 1 "Building ${image} with docker/install.sh failed (exit ${status}); its last lines are above."
+  log::while 'installing the packages' -- image::_run_build "$image" "$base" "$(image::_wheelhouse)" "${said}/build" || {
+    tail -n 20 -- "${said}/build" >&2
+    cli::die 1 "Building ${image} with docker/Dockerfile failed; its last lines are above."
   }
-  output::read_lines config grep -v '^#' "${REPO_DIR}/docker/config"
-  log::while 'writing the image' -- engine::commit "${config[@]/#/--change=}" "$id" "$image"
-  log::while 'removing what it was made in' -- image::_remove "$id"
   log::changed "node image ${image} ($(docker image inspect --format '{{.Size}}' "$image" | numfmt --to=si)B, on ${base})"
 }
 
-image::_remove() { docker rm --force "$1" >/dev/null 2>&1 || true; }
+# image::_run_build IMAGE BASE WHEELS LOG: Podman's socket does not speak BuildKit, which Docker needs to mount the wheels.
+image::_run_build() {
+  local image=$1 base=$2 wheels=$3 log=$4
+  if [[ $(engine::version) == podman* ]]; then
+    podman --url "$DOCKER_HOST" build --build-arg "BASE_IMAGE=${base}" --file "${REPO_DIR}/docker/Dockerfile" --tag "$image" "$wheels"
+  else
+    IMAGE=$image BASE=$base WHEELS=$wheels DOCKERFILE="${REPO_DIR}/docker/Dockerfile" DOCKER_BUILDKIT=1 \
+      docker compose --file "${REPO_DIR}/docker/build.yaml" build --progress plain
+  fi >"$log" 2>&1
+}
 
 image::_hash() { printf '%s\n' "$@" | sha256sum | cut -c1-12; }

@@ -23,7 +23,7 @@ PYTHON
 }
 
 @test "Compose itself makes the expected project of the profile cpu" { profiles::is_expected cpu NODE_IMAGE=node:1; }
-@test "Compose itself makes the expected project of the profile gpu" { profiles::is_expected gpu; }
+@test "Compose itself makes the expected project of the profile gpu" { profiles::is_expected gpu NODE_IMAGE=node:1; }
 @test "Compose itself makes the expected project of the profile rocm" { profiles::is_expected rocm; }
 
 # Of these, COMPOSE_FILE would change nothing even if it got through: compose::run names its files.

@@ -145,15 +145,6 @@ brought_up_with() {
   assert_line localhost/mine:1
 }
 
-@test "an image is written with podman's own command, at the same socket" {
-  answers podman
-  stub podman
-  lib CONTAINER_ENGINE=podman 'engine::commit --change=USER=ray id name:1'
-  assert_status 0
-  assert_called "podman --url ${SOCKET} commit --quiet --change=USER=ray id name:1"
-  refute_called "docker commit"
-}
-
 @test "NVIDIA GPUs cannot be had through podman's socket" {
   answers podman
   stub nvidia-smi 'printf "GPU %d: NVIDIA H200\n" 0 1'

@@ -16,9 +16,7 @@ setup() {
       "version "*) echo 20.10 ;;
       "image inspect") shift 2; [[ $1 != --format ]] || { echo 1950000000; exit; }; grep -qxF "$1" "$images" ;;
       "pull "*) [[ -e ${BOX}/registry ]] && echo "$2" >>"$images" ;;
-      "create "*) echo 1234abcd ;;
-      "wait "*) echo 0 ;;
-      "commit "*) echo "${@: -1}" >>"$images" ;;
+      "compose "*) echo "$IMAGE on $BASE with $DOCKERFILE and $WHEELS" >>"${BOX}/built" && echo "$IMAGE" >>"$images" ;;
     esac
 SH
   sandbox::venv
@@ -50,43 +48,54 @@ name() {
   [[ $first =~ ^verl-regress-node:[0-9a-f]{12}$ ]]
   [[ $(name) == "$first" ]]
   [[ $(name BASE_IMAGE=python:3.11) != "$first" ]]
+  [[ $(name PROFILE=gpu) != "$first" ]]
   printf 'extra==1\n' >>"${HERE}/docker/requirements.lock"
   [[ $(name) != "$first" ]]
 }
 
-@test "a cold build fetches wheels, pulls the base and installs without a network" {
+@test "a cold build fetches wheels, pulls the base and builds from both" {
   image=$(name)
   build scripts/10_build_image.sh
   assert_status 0
   assert_line "changed base image python:3.11-slim-bookworm (pulled)"
   assert_line "changed node image ${image} (2.0GB, on python:3.11-slim-bookworm)"
   [[ $output == *"changed wheelhouse ${WORKDIR}/cache/wheelhouse/"*" (1 wheels, "* ]]
-  assert_called "docker create --network none --label verl-regress.image=build --mount type=bind,\"source=${WORKDIR}/cache/wheelhouse/"
-  assert_called "docker commit --change=LABEL verl-regress.image=node --change=ENV PATH=/opt/venv/bin:"
-  assert_called "docker rm --force 1234abcd"
+  assert_called "docker compose --file ${HERE}/docker/build.yaml build"
+  [[ $(<"${BOX}/built") == "${image} on python:3.11-slim-bookworm with ${HERE}/docker/Dockerfile and ${WORKDIR}/cache/wheelhouse/"* ]]
   [[ -z $(ls "${BOX}/tmp") ]]
   : >"$CALLS"
   build scripts/10_build_image.sh
   assert_status 0
   assert_line "skip    node image ${image} (exists, same inputs)"
-  refute_called "docker create"
+  refute_called "docker compose"
   refute_called "docker pull"
   refute_called "venv_python "
 }
 
-@test "every package of the lock is asked for once, in several processes" {
-  build scripts/10_build_image.sh
-  (($(grep -c '^venv_python -m pip download --no-deps' "$CALLS") > 1))
-  grep '^venv_python -m pip download --no-deps' "$CALLS" | grep -oE '[^ ]+==[^ ]+' | sort >"${BOX}/asked"
-  (grep -v '^#' "${HERE}/docker/requirements.lock" && echo verl==0.7.1) | sort | diff - "${BOX}/asked"
-  # Each of them has the plain name of its own package, so none is downloaded twice in another version.
-  [[ $(wc -l <"${BOX}/asked") == $(cut -d= -f1 "${BOX}/asked" | sort -u | wc -l) ]]
+@test "pip checks the hashes of all packages but torch, which comes from TORCH_INDEX_URL" {
+  for profile in cpu gpu; do
+    : >"$CALLS"
+    build PROFILE="$profile" NODE_IMAGE= TORCH_INDEX_URL=https://an.index/cpu scripts/10_build_image.sh
+    lock=${HERE}/docker/requirements${profile#cpu}.lock
+    lock=${lock/requirementsgpu/requirements-gpu}
+    grep -q "^venv_python -m pip download --no-deps --require-hashes .*--requirement ${lock} --requirement ${HERE}/docker/verl.lock" "$CALLS"
+    torch=$(grep '^venv_python -m pip download --only-binary' "$CALLS")
+    [[ $torch == *"--extra-index-url https://an.index/cpu "*" $(grep '^torch==' "${lock%.lock}.in") "* ]] || fail "$torch"
+  done
+}
+
+@test "with podman its own command builds, at the same socket" {
+  stub podman
+  sandbox::lines DOCKER_HOST=unix:///a.sock <<<"engine::version() { echo 'podman 4.3.1'; }; image::_run_build mine:1 base:1 /wheels '${BOX}/log'"
+  assert_status 0
+  assert_called "podman --url unix:///a.sock build --build-arg BASE_IMAGE=base:1 --file ${HERE}/docker/Dockerfile --tag mine:1 /wheels"
+  refute_called "docker compose"
 }
 
 @test "an index that does not answer: one sentence, and nothing is left" {
   stub venv_python 'echo "ERROR: no index answers" >&2; exit 1'
   build scripts/10_build_image.sh
-  assert_error 1 "pip could not fetch the packages of the node image, docker/requirements.lock (its output is above): check the network and this machine's pip configuration."
+  assert_error 1 "pip could not fetch the packages of the node image, requirements.lock in docker/ (its output is above): check the network and this machine's pip configuration."
   assert_line "ERROR: no index answers"
   nothing_is_left
 }
@@ -111,7 +120,7 @@ debian_12() {
   # shellcheck disable=SC2016  # expanded when the stubs run
   stub mmdebstrap 'touch "${@: -2:1}"'
   # shellcheck disable=SC2016
-  sed -i 's/^ *"wait "/"import "*) echo "${@: -1}" >>"$images" ;;\n&/' "${BOX}/bin/docker"
+  sed -i 's/^ *"compose "/"import "*) echo "${@: -1}" >>"$images" ;;\n&/' "${BOX}/bin/docker"
   build scripts/10_build_image.sh
   assert_status 0
   assert_called "mmdebstrap --variant=minbase --include=python3,python3-venv,ca-certificates,procps --hook-dir=/usr/share/mmdebstrap/hooks/maybe-merged-usr --customize-hook=rm -rf "
@@ -133,12 +142,10 @@ debian_12() {
   nothing_is_left
 }
 
-@test "a build that fails shows the installer's last lines, and leaves no container" {
+@test "a build that fails shows its last lines" {
   stub docker - <<'SH'
     case "$1 $2" in
-      "create "*) echo 1234abcd ;;
-      "wait "*) echo 1 ;;
-      "logs "*) echo "no space left on device" ;;
+      "compose "*) echo "no space left on device" >&2; exit 1 ;;
       "image inspect") [[ $3 == python* ]] ;;
     esac
 SH
@@ -146,15 +153,13 @@ SH
   build scripts/10_build_image.sh
   assert_status 1
   assert_line "no space left on device"
-  assert_line "error   Building ${image} with docker/install.sh failed (exit 1); its last lines are above."
-  assert_called "docker rm --force 1234abcd"
-  refute_called "docker commit"
+  assert_line "error   Building ${image} with docker/Dockerfile failed; its last lines are above."
 }
 
 @test "an input that is missing: no name is made without it" {
-  rm "${HERE}/docker/config"
+  rm "${HERE}/docker/Dockerfile"
   build scripts/10_build_image.sh --name
   assert_status 1
-  [[ $output == *"docker/config: No such file or directory"* ]] || fail "$output"
+  [[ $output == *"docker/Dockerfile: No such file or directory"* ]] || fail "$output"
   refute_text verl-regress-node:
 }
