@@ -75,7 +75,9 @@ def expected(name):
     return yaml.safe_load((EXPECTED / f"{name}.yaml").read_text())
 
 
-@pytest.mark.parametrize(("profile", "knobs"), [("cpu", {"NODE_IMAGE": "node:1"}), ("gpu", {"NODE_IMAGE": "node:1"}), ("rocm", {})])
+@pytest.mark.parametrize(
+    ("profile", "knobs"), [("cpu", {"NODE_IMAGE": "node:1"}), ("gpu", {"NODE_IMAGE": "node:1"}), ("rocm", {})]
+)
 def test_the_whole_project_is_the_expected_one(checkout, profile, knobs):
     assert composed(checkout, PROFILE=profile, **knobs) == expected(f"compose.{profile}")
 
