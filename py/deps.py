@@ -9,8 +9,6 @@ needed.
 run.py needs only PACKAGES, at every start, so functions import what takes milliseconds to load.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """The helper's entry point: `python3 run.py SUBCOMMAND …`, on a node."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ times as wide as the farthest of them strays. One number covers all metrics and 
 Few runs give a wider band, because two or three others tell little about the one that was left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

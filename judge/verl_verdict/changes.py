@@ -5,8 +5,6 @@ change point if less than ALPHA of the other orders of the same runs have as lar
 difference is more than what matters. Then both parts are searched in the same way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -7,8 +7,6 @@ Give A at least twice with one seed (then it shows whether A repeats itself), or
 Exit statuses: 0 identical, same or improved; 9 regressed; 10 changed; 11 inconclusive; 12 incomparable; 2 bad input.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """May A and B be compared? What must be equal, and what differs in verl's resolved config, which is evidence only."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

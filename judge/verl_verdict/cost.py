@@ -3,8 +3,6 @@
 A case of its own: the runs of A and B must be interleaved and never run at once, which the caller sees to.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence

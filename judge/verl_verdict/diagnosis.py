@@ -1,7 +1,5 @@
 """Where a difference begins, what it usually means, and differences that are wrong whatever the rest of the run does."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

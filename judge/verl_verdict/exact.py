@@ -1,7 +1,5 @@
 """Runs with one seed, compared value by value: all metrics but times, every step."""
 
-from __future__ import annotations
-
 import bisect
 import enum
 import itertools

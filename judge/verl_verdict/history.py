@@ -4,8 +4,6 @@ Runs that may be compared are a group. In it, the runs of one source, of A and o
 changes can its metrics have a change point.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

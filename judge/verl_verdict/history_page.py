@@ -1,7 +1,5 @@
 """history.html: the runs of all sessions as one page that needs nothing else, and the same in a few lines of text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

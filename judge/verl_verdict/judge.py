@@ -5,8 +5,6 @@ statistics where it does not (sampled.py), and whether a value of B is outside a
 cannot be judged is never the same.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Verdicts, and further tests, as a JUnit file."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

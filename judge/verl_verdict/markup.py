@@ -1,7 +1,5 @@
 """HTML that is escaped by construction: text becomes markup only through `element`, which escapes it."""
 
-from __future__ import annotations
-
 import html
 
 

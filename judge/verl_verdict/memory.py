@@ -5,8 +5,6 @@ different times, so the sum of their own peaks may never have been in use. The g
 steps' seconds, else per minute.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

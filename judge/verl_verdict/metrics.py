@@ -3,8 +3,6 @@
 Names were read in records of verl 0.7.1, 0.8.0, 0.9.1 (V0 and V1 trainer) and main (1dda039b).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Mapping

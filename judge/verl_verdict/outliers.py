@@ -7,8 +7,6 @@ Measured over all recorded pairs of A against A in noise (maintain/calibration.m
 times the size of the metric, that of three or more by 1.4 times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

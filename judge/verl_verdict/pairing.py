@@ -1,7 +1,5 @@
 """Which run of B is compared with which run of A: by seed, or in the given order if the records do not tell their seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

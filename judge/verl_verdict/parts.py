@@ -1,7 +1,5 @@
 """What every page has: a head whose policy forbids every request, one style sheet, tables that scroll by themselves, and badges."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

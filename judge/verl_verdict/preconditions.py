@@ -1,7 +1,5 @@
 """What is decided before any value is compared: whether the runs may be judged at all, and whether one of them failed."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """How a run is read: verl's metrics.jsonl by the judge itself, anything else by a reader that the caller brings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol

@@ -2,8 +2,6 @@
 checkpoint and trained on.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Sequence

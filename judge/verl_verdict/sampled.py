@@ -1,7 +1,5 @@
 """The verdict by statistics: seed-paired runs of a case in which A does not repeat itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

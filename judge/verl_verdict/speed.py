@@ -1,7 +1,5 @@
 """Is B slower? The seconds of a step and of its phases: per run the median without the warm-up."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

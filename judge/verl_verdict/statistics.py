@@ -12,8 +12,6 @@ that the tests can simulate hundreds of sessions at once.
   later look may show a difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

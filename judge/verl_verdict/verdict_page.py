@@ -1,7 +1,5 @@
 """report.html: a session's verdicts as one page that needs nothing else. It has no program, and its policy forbids every request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median

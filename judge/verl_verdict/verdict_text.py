@@ -1,7 +1,5 @@
 """A verdict as text for people, and as JSON for programs."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import json

@@ -1,7 +1,5 @@
 """What a verdict is: seven words, their exit statuses, and the evidence that comes with them."""
 
-from __future__ import annotations
-
 import argparse
 import enum
 from collections.abc import Collection, Iterable

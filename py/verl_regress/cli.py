@@ -1,7 +1,5 @@
 """The subcommands of `run.py`, and how an error becomes one sentence and an exit status."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -3,8 +3,6 @@
 It repeats docker-compose.yaml and what scripts/lib/lifecycle/compose.bash adds; a test compares them by profile.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from verl_regress.export import node_scripts

@@ -4,8 +4,6 @@ dstack gives every node of `nodes` the same resources, runs the same commands ev
 by DSTACK_NODE_RANK which node this is. Rank 0 is the head.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from verl_regress.base.errors import BadInput, shown

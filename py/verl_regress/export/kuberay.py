@@ -7,8 +7,6 @@ passes it as RAY_AUTH_TOKEN (common/pod.go); it needs `rayVersion`. `resources` 
 to Ray, GPU and CPU in any case (updateRayStartParamsResources).
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

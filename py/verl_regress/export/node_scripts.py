@@ -5,8 +5,6 @@ exit status (the table in the README). They give each other time to pull the ima
 meet in the cluster's directory on the shared root, where Ray's logs and marks are: a worker announces itself only once this head answers.
 """
 
-from __future__ import annotations
-
 import json
 from shlex import quote
 

@@ -3,8 +3,6 @@
 Read in hydra-core 1.3 (`hydra.compose`) and in verl 0.7.1 to 0.9.1 (`@hydra.main` of each trainer).
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import re

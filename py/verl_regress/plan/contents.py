@@ -3,8 +3,6 @@
 Only what certainly fails is refused. verl's loaders were read in 0.7.1 to 0.9.1.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

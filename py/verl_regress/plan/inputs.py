@@ -4,8 +4,6 @@ other user can change them.
 It lists and stats files, and parses Python files for their imports; it never imports one.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import stat

@@ -1,7 +1,5 @@
 """Refuses secrets that a request has as plain text, which the job's files, Ray's dashboard and debug bundles would show."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """From a request to the plan of its submission. Pure: reads the shared root, creates nothing, uses no network."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

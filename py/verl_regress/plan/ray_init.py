@@ -3,8 +3,6 @@
 Read in Ray 2.60 (ray/_private/worker.py: init; ray/runtime_env/runtime_env.py: _merge_runtime_env).
 """
 
-from __future__ import annotations
-
 from verl_regress.base.errors import BadInput
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.environment import Environment

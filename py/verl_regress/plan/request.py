@@ -1,7 +1,5 @@
 """A request: the two documents, the command line, the knobs, and what a further attempt continues."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 A wrong refusal is worse than a missed mistake: null is always accepted, and a key that is new to the config has no type.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`bisect begin | open | ask | finish`: a search's steps, for scripts/62_bisect.sh."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

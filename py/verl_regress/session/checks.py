@@ -3,8 +3,6 @@
 Every check says what it checked and how many; with nothing to check, it fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

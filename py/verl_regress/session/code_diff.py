@@ -1,7 +1,5 @@
 """What differs between the code of A and of B: a unified diff of their snapshots, for people."""
 
-from __future__ import annotations
-
 import difflib
 from pathlib import Path
 

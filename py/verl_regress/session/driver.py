@@ -1,7 +1,5 @@
 """Makes the runs of a session: submits the job of a run, or follows one that exists, and records how it ended."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

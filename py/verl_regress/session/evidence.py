@@ -1,7 +1,5 @@
 """Gathers evidence from outside: Ray's API, the files of the jobs, their hashes. Judges nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable

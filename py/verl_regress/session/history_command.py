@@ -1,7 +1,5 @@
 """`history`: one page over all sessions, and its summary."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`report`: where a session's report is, and its verdict in one line."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

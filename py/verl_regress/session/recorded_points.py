@@ -1,7 +1,5 @@
 """What all sessions of the shared root have recorded, as points of the judge's history, and what cannot be used."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

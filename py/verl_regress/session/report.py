@@ -2,8 +2,6 @@
 checks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which runs a session needs: B and A of each case with its first seed, then only what the verdict still lacks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A suite: the cases that a session trains with A and with B. suite.schema.json describes the file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """From a session's evidence to its verdicts: makes the judge's runs of the jobs, and says what the verdict on a case still lacks."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path

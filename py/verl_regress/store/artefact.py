@@ -1,7 +1,5 @@
 """Artefacts: directories made once, atomically; `manifest.json` says what they were made from."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

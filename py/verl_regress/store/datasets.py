@@ -5,8 +5,6 @@ The RL columns are what verl's own preparation of GSM8K writes: data_source, pro
 {style, ground_truth} and extra_info. SFT has one column, messages: [{role, content}].
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What is in files and folders, as hashes. Large files, such as weights, are read once: after that their inode, size and time must be the same."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The Hugging Face hub: downloads are kept under the shared root, at an exact revision."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 Requirements of extras do not count: a backend's extra (vllm, sglang, …) pins what that backend wants.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

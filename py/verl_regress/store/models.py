@@ -1,7 +1,5 @@
 """Models as verl reads them: Hugging Face folders under `common/models/<name>`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The tiny model and the sums of a rehearsal: commands of `verl_rehearsal`, which no module of the helper imports."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ For a release from PyPI they come from the dist-info's METADATA; for a checkout 
 from setup.py. Read in verl 0.7.1, 0.8.0, 0.9.1 and main (1dda039b).
 """
 
-from __future__ import annotations
-
 import ast
 from email.parser import HeaderParser
 from importlib import import_module

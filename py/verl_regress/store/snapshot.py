@@ -1,7 +1,5 @@
 """Snapshots: immutable verl source trees at `common/code/verl/<code_id>`, each with its marker and `snapshot.json`."""
 
-from __future__ import annotations
-
 import argparse
 import compileall
 import hashlib

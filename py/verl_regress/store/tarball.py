@@ -1,7 +1,5 @@
 """Tar streams from the host: read completely or refused, and unpacked so that nothing is written outside the target."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`make export`: plans a job as `make submit` does, and prints a file that runs it elsewhere. Creates nothing."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """`secrets`: which secrets a job needs, for the script that reads their values on the user's machine."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterable

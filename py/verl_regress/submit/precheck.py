@@ -1,7 +1,5 @@
 """`make slurm`, on a login host: checks a JobSpec before a batch job waits in a queue for it. Creates nothing."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from pathlib import Path

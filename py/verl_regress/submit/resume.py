@@ -3,8 +3,6 @@
 Earlier attempts are not changed: the new one has its own directory, `attempts/N`, and its own id in Ray.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

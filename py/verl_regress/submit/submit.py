@@ -1,7 +1,5 @@
 """JobSpec to Ray: check, plan, reserve the job directory, write `config/`, submit, record. Runs inside the head."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

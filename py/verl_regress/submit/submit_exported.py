@@ -4,8 +4,6 @@ In a head that our scripts did not start it submits the request that the file ca
 job (KubeRay), it only makes the job's directory, from which the launcher reads its plan.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from dataclasses import replace
