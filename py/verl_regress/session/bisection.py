@@ -4,8 +4,6 @@ git chooses the commits (scripts/lib/bisect.bash). Each is B of a session whose 
 says is kept here, by its role: `ends` for GOOD and BAD, `commit-HASH`, and `confirm` for the commit that was found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +22,7 @@ class Bisection(Session):
     """The directory of one search, which records as a session does."""
 
     @classmethod
-    def create(cls, root: SharedRoot, content: Mapping[str, Any]) -> Bisection:
+    def create(cls, root: SharedRoot, content: Mapping[str, Any]) -> "Bisection":
         """Make the directory of a new search, named after the time (UTC)."""
         search = cls(new_directory(root.bisections))
         search.evidence_dir.mkdir()

@@ -1,7 +1,5 @@
 """Which run of A an earlier session left that this one may take over, and what has changed since if it may not."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
