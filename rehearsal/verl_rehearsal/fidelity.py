@@ -112,7 +112,7 @@ def _placement(reports: list[dict[str, Any]], *, one_machine: bool) -> Check:
     places = {report["rank"]: report["node_ip"] for report in reports}
     size = max((report["world_size"] for report in reports), default=0)
     shown = ", ".join(f"rank {rank} on {places[rank]}" for rank in sorted(places)) or "none reported"
-    whole = sorted(places) == list(range(size)) and size > 1
+    whole = sorted(places) == list(range(size)) and size > 0
     machines, wanted = (1, "on one machine") if one_machine else (size, "each on a worker of its own")
     return Check(whole and len(set(places.values())) == machines, f"training actors, {wanted}: {shown}")
 

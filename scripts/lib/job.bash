@@ -67,6 +67,7 @@ job::knobs() {
   job::take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
   # Each value is one word with its option, so a value may begin with a dash.
   _words+=("--base-name=${RAY_BASE_CONFIG}" "--profile=${PROFILE}" "--cluster=${CLUSTER_NAME}")
+  _words+=("--workers=${WORKERS}" "--gpus-per-worker=${GPUS_PER_WORKER}")
   _words+=("--default-model=${MODEL}" "--default-dataset=${DATASET}" "--default-code-id=${CODE_ID}")
   [[ -z $MAX_RUNNING ]] || _words+=("--max-running=${MAX_RUNNING}")
   [[ $DETERMINISTIC != 1 ]] || _words+=(--deterministic)

@@ -110,14 +110,16 @@ def test_what_the_base_config_fixes_stays(planned, text):
     )
 
 
-def test_shared_root_is_filled_in_and_hydras_references_stay(planned, shared):
-    text = 'a="${shared_root}/x ${critic.model.path} $5"'
-    filled = f'="{shared.path}/x ${{critic.model.path}} $5"'
+def test_shared_root_and_shape_are_filled_in_and_hydras_references_stay(planned, shared):
+    text = 'a="${shared_root}/x ${workers} ${gpus_per_worker} ${gpus} ${8*gpus} ${critic.model.path} $5"'
+    filled = f'="{shared.path}/x 2 4 8 64 ${{critic.model.path}} $5"'
     job = planned(
         spec=f"{SPEC}dataset: ${{shared_root}}/datasets/sums\nenv_vars: {{HERE: '${{shared_root}}/y'}}\n"
         f"trainer_overrides: ['+spec.{text}']\n",
         base=BASE.replace("trainer.device=cpu", f"'+base.{text}'"),
         said={"overrides": (f"+line.{text}",)},
+        workers=2,
+        gpus_per_worker=4,
     )
     overrides = overrides_of(job)
     assert [overrides[f"{layer}.a"] for layer in ("base", "spec", "line")] == [

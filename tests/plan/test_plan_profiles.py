@@ -19,7 +19,9 @@ from verl_regress.base.owner import Owner
 from verl_regress.plan import plan
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.devices import Devices
+from verl_regress.plan.overrides import merge, of_profile, of_shape
 from verl_regress.plan.request import CommandLine, Defaults, Request
+from verl_regress.plan.workloads import WORKLOADS
 
 pytestmark = pytest.mark.slow
 
@@ -148,23 +150,52 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
     monkeypatch.setattr(plan, "trusted", lambda: ["0", "1000"])
     printed = run_in(
         checkout,
-        'printf "%s\\n" "$RAY_BASE_CONFIG" "$PROFILE" "$MODEL" "$DATASET" "$CODE_ID" "$CLUSTER_NAME"',
+        'printf "%s\\n" "$RAY_BASE_CONFIG" "$PROFILE" "$MODEL" "$DATASET" "$CODE_ID" "$CLUSTER_NAME" "$WORKERS" "$GPUS_PER_WORKER"',
         PROFILE=profile,
     )
-    base, *defaults = printed.splitlines()
+    base, *defaults, workers, each = printed.splitlines()
     request = Request(
         JobSpec.from_document(
             documents.parse((REPO / "jobspecs/ppo.yaml").read_text(), "jobspecs/ppo.yaml", "jobspec")
         ),
         BaseConfig.from_document(documents.parse((REPO / base).read_text(), base, "base_config")),
         CommandLine(submission_id="expected"),
-        Defaults(*defaults),
+        Defaults(*defaults, workers=int(workers), gpus_per_worker=int(each)),
         owner=Owner("alice", "0123456789abcdef", "/srv/workdir"),
     )
     planned = plan.make(prepared, request)
     text = json.dumps({"resolved": planned.resolved(), "runtime_env": planned.environment.runtime_env()})
     text = text.replace(str(prepared.path), "/private").replace(str(layout.HELPER_DIR), "/helper")
     assert json.loads(text) == expected(f"plan.ppo.{profile}")
+
+
+@pytest.mark.parametrize("workload", ["ppo", "grpo", "sft"])
+@pytest.mark.parametrize(("workers", "each"), [(1, 1), (1, 8), (2, 4), (4, 8)])
+@pytest.mark.parametrize(("base", "ranks"), [("dev", "gpus"), ("prod", "gpus"), ("cpu", "workers")])
+def test_each_shape_of_a_cluster_divides_the_batches(workload, workers, each, base, ranks):
+    document = documents.parse((REPO / f"env/ray/{base}.yaml").read_text(), base, "base_config")
+    layers = of_profile(
+        lambda text: of_shape(text, workers, each), WORKLOADS[workload], document.content["trainer_overrides"], base
+    )
+    said = dict(override.text.lstrip("+").split("=", 1) for override in merge(*layers))
+
+    def number(key, otherwise=None):
+        return int(said.get(key, otherwise))
+
+    count = number("trainer.nnodes") * number("trainer.n_gpus_per_node")
+    assert (number("trainer.nnodes"), count) == (workers, workers * each if ranks == "gpus" else workers)
+    if workload == "sft":  # each rank's part of the batch, in micro-batches
+        assert number("data.train_batch_size") % (count * number("data.micro_batch_size_per_gpu")) == 0
+        return
+    # What verl 0.7.1 to 0.9.1 assert (validate_config, train_mini_batch, prepare_micro_batches).
+    answers = number("actor_rollout_ref.rollout.n", 1)
+    mini = number("actor_rollout_ref.actor.ppo_mini_batch_size")
+    assert number("data.train_batch_size") % mini == 0
+    for part in ("actor_rollout_ref.actor", *(["critic"] if workload == "ppo" else [])):
+        assert mini * answers % (count * number(f"{part}.ppo_micro_batch_size_per_gpu")) == 0
+    for part in ("rollout", "ref"):
+        micro = number(f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu")
+        assert number("data.train_batch_size") * answers % (count * micro) == 0
 
 
 @pytest.mark.parametrize("profile", ["gpu", "rocm"])
@@ -185,5 +216,4 @@ def test_a_gpu_run_has_nothing_of_the_rehearsal(workload):
     assert "python_layers" not in document
     assert "VERL_REGRESS_HOOKS" not in document["runtime_env"]["env_vars"]
     overrides = document["trainer_overrides"][workload]
-    assert {"trainer.nnodes=2", "trainer.n_gpus_per_node=4"} <= set(overrides)
     assert not [text for text in overrides if "cpu" in text or "tiny" in text]

@@ -13,7 +13,7 @@ from shared_fixtures import write
 from verl_regress.base.errors import BadInput
 from verl_regress.plan import values
 from verl_regress.plan.compose import compose
-from verl_regress.plan.overrides import Override, merge, of_command_line
+from verl_regress.plan.overrides import Override, merge, of_command_line, of_shape
 
 RELEASES = ("0.7.1", "0.8.0", "0.9.1", "main")
 # What is pasted for a value of each kind, with {} for verl's own.
@@ -94,7 +94,7 @@ def shipped():
 
     for folder in ("jobspecs", "suites", "examples", "env/ray"):
         for file in sorted((REPO / folder).glob("*.yaml")):
-            yield from lists(yaml.safe_load(file.read_text()))
+            yield from (of_shape(text, 2, 4) for text in lists(yaml.safe_load(file.read_text())))
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -25,7 +25,7 @@ SAMPLES = [(0, "p", 1, "x"), (0, "p", 2, "y"), (0, "q", 3, "x"), (0, "q", 4, "z"
 
 @pytest.fixture
 def check(tmp_path):
-    def check(workload, change=None, updates=UPDATES, actors=ACTORS, trained=TRAINED, samples=SAMPLES):
+    def check(workload, change=None, updates=UPDATES, actors=ACTORS, trained=TRAINED, samples=SAMPLES, size=2):
         """`change` maps a step to metrics that differ from the usual ones; None removes a metric."""
         rows = {step: dict(SFT if workload == "sft" else RL) for step in (1, 5, 10)}
         for step, metrics in (change or {}).items():
@@ -40,7 +40,7 @@ def check(tmp_path):
         hashes = [{"actor_sha256": actor, "rollout_sha256": rollout} for actor, rollout in updates]
         write(reports / "rollout_weights-1.json", json.dumps({"updates": hashes}))
         for rank, address in actors:
-            report = {"rank": rank, "node_ip": address, "world_size": 2}
+            report = {"rank": rank, "node_ip": address, "world_size": size}
             write(reports / f"training_actor-{rank}.json", json.dumps(report))
         models = {name: {"optimizer_steps": steps, "distinct": distinct} for name, (steps, distinct) in trained.items()}
         write(reports / "trained_weights-1.json", json.dumps({"models": models}))
@@ -55,6 +55,10 @@ def main(tmp_path):
     return lambda workload, *how: fidelity.main(
         [workload, str(tmp_path / "metrics.jsonl"), str(tmp_path / "reports"), *how]
     )
+
+
+def test_a_cluster_of_one_worker_has_one_rank(check):
+    assert all(done.passed for done in check("sft", actors=[(0, "10.0.0.2")], size=1))
 
 
 def test_a_faithful_run(check, main, capsys):

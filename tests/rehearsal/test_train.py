@@ -9,6 +9,7 @@ import yaml
 from omegaconf import OmegaConf
 from shared_fixtures import write
 
+from verl_regress.plan.overrides import of_shape
 from verl_rehearsal import __main__ as command
 from verl_rehearsal import train
 
@@ -68,7 +69,7 @@ def test_a_cluster_of_the_profile_cpu_trains_with_the_same_overrides(workload, g
         found = {train._key(each): each for each in overrides}
         return {key: each for key, each in found.items() if key not in _OF_A_CLUSTER | _OF_A_PLAN}
 
-    theirs = [each for group in groups for each in profile["trainer_overrides"][group]]
+    theirs = [of_shape(each, 2, 1) for group in groups for each in profile["trainer_overrides"][group]]
     assert by_key(train.OVERRIDES[workload]) == by_key(theirs)
 
 

@@ -189,6 +189,7 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
     has_packages(shared, "worker-0", numpy="2.4.6", debugpy="1.8.22")
     outcome = submit(
         "--submission-id=me", "--workload=ppo", "--code-id=codeB", "--max-running=3", "--deterministic", "--seed=5", "--perturbed", "--allow-plain-secrets",
+        "--workers=2", "--gpus-per-worker=8",
         "--debugger=1", "--debugger-host=10.0.0.9", "--overrides-name=o.txt", "--overrides=trainer.save_freq=4 +data.new=1",
         base=f"{BASE}deterministic: {{overrides: {{}}}}\n", overrides=b"trainer.total_epochs=2\n",
     )  # fmt: skip
@@ -221,6 +222,8 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
             "code_id": "codeA",
             "cluster": "c",
             "max_running": 3,
+            "workers": 2,
+            "gpus_per_worker": 8,
         },
     }
 

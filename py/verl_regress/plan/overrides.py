@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from verl_regress.base.errors import BadInput, shown
-from verl_regress.base.layout import SharedRoot
 from verl_regress.plan import values
 from verl_regress.plan.workloads import FIXED_KEYS, Workload
 
@@ -26,6 +25,8 @@ _OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value
 # OverrideLexer.g4). Quotes are kept: they are Hydra's. An unclosed quote takes the rest, and Hydra reports what is
 # wrong.
 _WORD = re.compile(r"""(?:\\.|'(?:\\.|[^\\'])*(?:'|\Z)|"(?:\\.|[^\\"])*(?:"|\Z)|\\\Z|[^\s\\'"])+""", re.DOTALL)
+# How many workers and GPUs a cluster has, or a multiple of it: ${workers}, ${8*gpus}.
+_COUNT = re.compile(r"\$\{(?:(\d{1,6})\*)?(workers|gpus_per_worker|gpus)\}")
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,19 @@ def of_command_line(file: str | None, text: str, knob: str) -> tuple[Override, .
     )
 
 
+def of_shape(text: str, workers: int, gpus_per_worker: int) -> str:
+    """`text` with the numbers of a cluster's workers and GPUs filled in; every other ${…} is left to Hydra."""
+    counts = {"workers": workers, "gpus_per_worker": gpus_per_worker, "gpus": workers * gpus_per_worker}
+    return _COUNT.sub(lambda found: str(int(found[1] or 1) * counts[found[2]]), text)
+
+
 def of_profile(
-    root: SharedRoot, workload: Workload, by_workload: Mapping[str, Sequence[str]], origin: str
+    fill_in: Callable[[str], str], workload: Workload, by_workload: Mapping[str, Sequence[str]], origin: str
 ) -> Iterator[list[Override]]:
     """The layers from lists in the base config; ? makes an override optional, ! fixed."""
     for key in workload.profile_keys:
         yield [
-            Override(root.fill_in(text.lstrip("?!")), origin, optional=text[:1] == "?", fixed=text[:1] == "!")
+            Override(fill_in(text.lstrip("?!")), origin, optional=text[:1] == "?", fixed=text[:1] == "!")
             for text in by_workload.get(key, [])
         ]
 

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -334,17 +335,17 @@ def _reward_fn(root: SharedRoot, request: Request) -> Path | None:
 def _overrides(root: SharedRoot, request: Request, paths: JobPaths) -> list[Override]:
     """The overrides of all layers as one list. A run with TRAIN_SEED is to be compared, so verl's file logger records it."""
     spec, base, attempt, workload = request.spec, request.base, request.attempt, request.workload
-    added = request.deterministic
+    added, fill_in = request.deterministic, partial(request.fill_in, root)
     reward = [] if paths.reward_fn is None else [Override(f"{reward_fn.NEW}.path={paths.reward_fn}", spec.origin)]
     merged = merge(
         [Override(text, OURS) for text in workload.overrides(paths)],
         request.samples(paths.job),
-        *of_profile(root, workload, base.trainer_overrides, base.origin),
+        *of_profile(fill_in, workload, base.trainer_overrides, base.origin),
         reward,
-        [Override(root.fill_in(text), spec.origin) for text in spec.trainer_overrides],
-        *of_profile(root, workload, added.overrides, DETERMINISTIC),
+        [Override(fill_in(text), spec.origin) for text in spec.trainer_overrides],
+        *of_profile(fill_in, workload, added.overrides, DETERMINISTIC),
         request.seeds,
-        [replace(override, text=root.fill_in(override.text)) for override in request.said.overrides],
+        [replace(override, text=fill_in(override.text)) for override in request.said.overrides],
         attempt.overrides() if attempt is not None else [],
     )
     return merged if request.said.seed is None else [with_file_logger(override) for override in merged]

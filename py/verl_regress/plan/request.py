@@ -9,10 +9,10 @@ from verl_regress.base import documents
 from verl_regress.base.base_config import BaseConfig, Deterministic
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.jobspec import JobSpec
-from verl_regress.base.layout import JobDir
+from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import Owner
 from verl_regress.jobs.checkpoints import continuing, step_of
-from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override
+from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override, of_shape
 from verl_regress.plan.workloads import WORKLOADS, Workload
 
 
@@ -42,6 +42,8 @@ class Defaults:
     code_id: str
     cluster: str
     max_running: int | None = None
+    workers: int = 1
+    gpus_per_worker: int = 1
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,10 @@ class Request:
         if self.said.seed is None:
             return []
         return [Override(f"{key}={self.said.seed}", TRAIN_SEED, optional=True) for key in self.workload.seed_keys]
+
+    def fill_in(self, root: SharedRoot, text: str) -> str:
+        """The text of an override with `${shared_root}` and the cluster's shape filled in; every other ${…} is left to Hydra."""
+        return of_shape(root.fill_in(text), self.defaults.workers, self.defaults.gpus_per_worker)
 
     def samples(self, job: JobDir) -> list[Override]:
         """What TRAIN_SEED adds, too: such a run is to be compared, so its trainer writes what it sampled."""

@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--worker", dest="workers", action="append", required=True, help="the ids of a worker's GPUs, one option each"
     )
-    parser.add_argument("--gpus-per-worker", type=int, required=True)
     parser.add_argument("--worker-cpus", dest="cpus", type=int)
     parser.add_argument("--worker-gpus", dest="gpus", type=int)
     parser.add_argument("--worker-resources", dest="resources", type=json.loads, required=True)

@@ -52,6 +52,8 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster", required=True, help="the knob CLUSTER_NAME: whose queue the job waits in, whose secrets it has"
     )
     parser.add_argument("--max-running", type=int, help="the knob MAX_RUNNING")
+    parser.add_argument("--workers", dest="worker_count", type=int, default=1, help="the knob WORKERS")
+    parser.add_argument("--gpus-per-worker", type=int, default=1, help="the knob GPUS_PER_WORKER")
     parser.add_argument("--default-model", required=True, help="the knob MODEL")
     parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
     parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
@@ -135,6 +137,8 @@ def request_of(args: argparse.Namespace, spec_name: str, spec_text: str, texts: 
             code_id=args.default_code_id,
             cluster=args.cluster,
             max_running=args.max_running,
+            workers=args.worker_count,
+            gpus_per_worker=args.gpus_per_worker,
         ),
         owner=args.owner,
     )

@@ -108,7 +108,7 @@ compose::export_words() {
   esac
   user="$(node::exec head id -u):$(node::exec head id -g)"
   _options+=("--volume=${volume}" "--image=$(image::name)" "--user=${user}" "--shm-size=${SHM_SIZE}")
-  _options+=("--gpus-per-worker=${GPUS_PER_WORKER}" "--worker-resources=${WORKER_RESOURCES}" "--devices=${WORKER_DEVICES}")
+  _options+=("--worker-resources=${WORKER_RESOURCES}" "--devices=${WORKER_DEVICES}")
   [[ $PROFILE != rocm ]] || _options+=("--unset=${CLUSTER_ROCM_UNSET[*]}")
   _options+=("--object-store-bytes=${OBJECT_STORE_BYTES}" "--gcs-port=${GCS_PORT}" "--cluster-timeout=${CLUSTER_TIMEOUT}")
   [[ -z $WORKER_CPUS ]] || _options+=("--worker-cpus=${WORKER_CPUS}")

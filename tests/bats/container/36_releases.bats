@@ -96,7 +96,7 @@ OUTPUT
 }
 
 @test "an override that no release knows is found" {
-  sed 's/trainer\.nnodes=2/trainer.nodes=2/' env/ray/dev.yaml >"${BATS_TEST_TMPDIR}/wrong.yaml"
+  sed 's/trainer\.nnodes=/trainer.nodes=/' env/ray/dev.yaml >"${BATS_TEST_TMPDIR}/wrong.yaml"
   PYTHONPATH=py:judge:py/hooks run .venv/bin/python tests/bats/container/compose_profiles.py "${BATS_TEST_TMPDIR}/wrong.yaml" "${BATS_FILE_TMPDIR}/0.9.1" 0.9.1
   assert_status 0
   assert_line "ppo - The override 'trainer.nodes=2' \(from .*/wrong.yaml\) sets a key that ppo_trainer of .* lacks: did you mean trainer.nnodes.*"

@@ -16,7 +16,7 @@ from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.plan import compose
-from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override, merge, of_profile
+from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override, merge, of_profile, of_shape
 from verl_regress.plan.workloads import WORKLOADS, JobPaths
 
 # What decides whether a run repeats itself, and where TransferQueue's storage is, as each trainer reads it.
@@ -29,21 +29,25 @@ READ = {
 SEED = 7
 
 
+def fill_in(text: str) -> str:
+    """An override for 2 workers with 4 GPUs each."""
+    return of_shape(text, 2, 4)
+
+
 def main(base_config: str, tree: str, version: str) -> None:
     """Print the lines of one release."""
     base = BaseConfig.from_document(
         documents.parse(Path(base_config).read_text(encoding="utf-8"), base_config, "base_config")
     )
-    root = SharedRoot(Path("/private"))
-    paths = JobPaths(Path("/model"), Path("/dataset"), JobDir(root.jobs / "me"))
+    paths = JobPaths(Path("/model"), Path("/dataset"), JobDir(SharedRoot(Path("/private")).jobs / "me"))
     for name, workload in WORKLOADS.items():
         for knob in ("", DETERMINISTIC, TRAIN_SEED):
             added = base.deterministic.overrides if knob == DETERMINISTIC else {}
             seeds = workload.seed_keys if knob == TRAIN_SEED else ()
             overrides = merge(
                 [Override(text, "verl-regress") for text in workload.overrides(paths)],
-                *of_profile(root, workload, base.trainer_overrides, base.origin),
-                *of_profile(root, workload, added, knob),
+                *of_profile(fill_in, workload, base.trainer_overrides, base.origin),
+                *of_profile(fill_in, workload, added, knob),
                 [Override(f"{key}={SEED}", knob, optional=True) for key in seeds],
             )
             try:
