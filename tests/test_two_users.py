@@ -20,7 +20,7 @@ from streams import tar
 import verl_regress
 from verl_regress import cli
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 from verl_regress.store import snapshot
 from verl_regress.submit import submit
 from verl_regress.worker import queue
@@ -49,7 +49,7 @@ def submission(root, name, cluster, *, ends):
         "owner": {"user": f"uid {os.geteuid()}", "workdir": "/w", "id": "0123456789abcdef"},
     }  # fmt: skip
     write(job.config / "resolved.json", json.dumps(plan))
-    with job_secrets.written(job_secrets.file_of(root, cluster, job), {"KEY": "0123456789"}):
+    with secret_files.written(secret_files.file_of(root, cluster, job), {"KEY": "0123456789"}):
         queue.line_up(job, cluster, 1)
     job.write_state("submitted", {"accepted": True})
     if ends:
@@ -195,7 +195,7 @@ def test_both_submit_and_neither_touches_what_the_other_made(both):
         ("cat", both.root.secrets / "a" / "anns"),
     ):
         assert both.acts(BOB, *argv)[0] != 0, argv
-    redacts = both.calls(BOB, lambda: print(job_secrets.redactor(both.root).text("0123456789")))
+    redacts = both.calls(BOB, lambda: print(secret_files.redactor(both.root).text("0123456789")))
     assert (redacts[0], redacts[2], "0123456789" in redacts[1]) == (0, "", False)
     assert both.table(BOB) == both.table(ANN)
     assert [row.split()[0] for row in both.table(BOB)] == ["bobs", "anns"]

@@ -51,7 +51,7 @@ SUBCOMMANDS = {
     "jobs": _Subcommand("all jobs, latest first", "jobs.listing"),
     "leftovers": _Subcommand("end what is left of a job on this node", "jobs.leftovers"),
     "stop": _Subcommand("stop a job and wait until it is over", "jobs.stop"),
-    "breakpoints": _Subcommand("where a job waits for a debugger", "jobs.debugger"),
+    "breakpoints": _Subcommand("where a job waits for a debugger", "jobs.attach"),
     "debug": _Subcommand("take a debug bundle of a job", "jobs.debug"),
     "verify": _Subcommand("the steps of a regression session", "session.verify"),
     "bisect": _Subcommand("find the commit that changed training", "session.bisect"),

@@ -2,7 +2,7 @@
 # shell's memory: in no argument, no file, no environment except the user's own, and no trace (set -x).
 # shellcheck shell=bash
 
-# Bytes that are read of a file: one more than py/verl_regress/secrets/job_secrets.py takes, which says so.
+# Bytes that are read of a file: one more than py/verl_regress/secrets/secret_files.py takes, which says so.
 readonly SECRET_READ=65537
 
 declare -gA _SECRET_VALUES=()

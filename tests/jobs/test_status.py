@@ -8,7 +8,7 @@ from shared_fixtures import write
 
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import launcher_lock
-from verl_regress.jobs.status import Judgement, Status, judge, judge_for_cluster, observe, submission_of
+from verl_regress.jobs.status import Judgement, Status, observe, status_for_cluster, status_of, submission_of
 
 OK = {"exit_code": 0, "reason": "the trainer ended"}
 BAD = {"exit_code": 7, "reason": "the trainer ended with exit status 7"}
@@ -108,7 +108,7 @@ FORGOTTEN = "Ray has forgotten it: its head was restarted, or it was deleted the
 )
 def test_the_status_of_a_job(make_job, state, ray, status, reason):
     details = None if ray in (None, "gone") else {"status": ray, "message": "first line\nbad news\n"}
-    judgement = judge(make_job(**state), details, reachable=ray != "gone")
+    judgement = status_of(make_job(**state), details, reachable=ray != "gone")
     assert (judgement.status.value, judgement.reason) == (status, reason)
 
 
@@ -124,18 +124,18 @@ def test_the_status_of_a_job(make_job, state, ray, status, reason):
 )
 def test_where_the_driver_is(make_job, ray, observed, address):
     job = make_job(**STARTED, ended=OK, observed=observed)
-    assert judge(job, {"status": "SUCCEEDED", **ray} if ray else None).driver_ip == address
+    assert status_of(job, {"status": "SUCCEEDED", **ray} if ray else None).driver_ip == address
 
 
 def test_a_job_whose_submitter_is_at_work_is_not_over_yet(make_job):
     job = make_job(submitted=None)
     with submission_of(job):
         assert "the submission of job" in job.submitting.read_text()
-        judgement = judge(job, None)
+        judgement = status_of(job, None)
         assert (judgement.status, judgement.reason) == (Status.SUBMITTING, "the submitter is at work")
-        assert judge(job, None, reachable=False).status is Status.SUBMITTING
-        assert judge(job, {"status": "PENDING"}).status is Status.PENDING
-    assert judge(job, None).status is Status.NOT_SUBMITTED
+        assert status_of(job, None, reachable=False).status is Status.SUBMITTING
+        assert status_of(job, {"status": "PENDING"}).status is Status.PENDING
+    assert status_of(job, None).status is Status.NOT_SUBMITTED
 
 
 def test_rays_answers_are_recorded_and_the_final_one_stays(make_job):
@@ -147,7 +147,7 @@ def test_rays_answers_are_recorded_and_the_final_one_stays(make_job):
         observe(job, {"status": said, **driver, "runtime_env": {"env_vars": {"A": "b"}}})
         assert job.read_state("observed")["status"] == kept
     assert "runtime_env" not in job.read_state("observed")
-    assert judge(job, None).driver_ip == "10.0.0.3"
+    assert status_of(job, None).driver_ip == "10.0.0.3"
 
 
 def test_a_full_disk_does_not_hide_the_status(make_job, monkeypatch):
@@ -183,7 +183,7 @@ QUEUED = {"queued": {"reason": "position 2 of 5: behind other"}}
 def test_a_job_that_waits_in_the_queue(make_job, state, ray, status):
     job = make_job(**{**QUEUED, **state})
     lock = launcher_lock.hold(job)
-    judgement = judge(job, ray and {"status": ray})
+    judgement = status_of(job, ray and {"status": ray})
     os.close(lock)
     assert judgement.status.value == status
     if status == "QUEUED":
@@ -193,8 +193,8 @@ def test_a_job_that_waits_in_the_queue(make_job, state, ray, status):
 def test_a_launcher_that_was_killed_while_it_waited_is_lost(make_job):
     job = make_job(**QUEUED)
     os.close(launcher_lock.hold(job))
-    assert judge(job, {"status": "RUNNING"}).status is Status.RUNNING  # Ray will say so in a moment
-    judgement = judge(job, {"status": "FAILED", "message": "bad news"})
+    assert status_of(job, {"status": "RUNNING"}).status is Status.RUNNING  # Ray will say so in a moment
+    judgement = status_of(job, {"status": "FAILED", "message": "bad news"})
     assert (judgement.status, judgement.reason) == (Status.LOST, LAUNCHER_GONE.format("FAILED"))
 
 
@@ -227,16 +227,16 @@ def of_cluster(job, cluster):
 )
 def test_a_list_asks_one_cluster_and_its_ray_knows_nothing_of_others(make_job, cluster, asked, known, status, reason):
     job = of_cluster(make_job(**STARTED), cluster)
-    judgement = judge_for_cluster(asked, job, known)
+    judgement = status_for_cluster(asked, job, known)
     assert (judgement.status, judgement.reason) == (status, reason)
 
 
 def test_a_job_of_another_cluster_runs_while_its_launcher_lives(make_job):
     job = of_cluster(make_job(**STARTED), "theirs")
     lock = launcher_lock.hold(job)
-    assert judge_for_cluster("ours", job, {}) == Judgement(Status.RUNNING, ALIVE_ELSEWHERE)
+    assert status_for_cluster("ours", job, {}) == Judgement(Status.RUNNING, ALIVE_ELSEWHERE)
     os.close(lock)
-    assert judge_for_cluster("ours", job, {}) == Judgement(Status.UNKNOWN, ELSEWHERE)
+    assert status_for_cluster("ours", job, {}) == Judgement(Status.UNKNOWN, ELSEWHERE)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_job_of_another_cluster_runs_while_its_launcher_lives(make_job):
     ],
 )
 def test_what_a_job_of_another_cluster_recorded_counts(make_job, state, status, reason):
-    judgement = judge_for_cluster("ours", of_cluster(make_job(**state), "theirs"), {})
+    judgement = status_for_cluster("ours", of_cluster(make_job(**state), "theirs"), {})
     assert (judgement.status, judgement.reason) == (status, reason)
 
 
@@ -266,9 +266,9 @@ def test_a_running_job_says_in_which_breakpoint_it_waits(make_job):
     file = write(job.state / "breakpoints" / "a.json", json.dumps(record))
     with file.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        judgement = judge(job, {"status": "RUNNING"})
+        judgement = status_of(job, {"status": "RUNNING"})
     assert (judgement.status, judgement.shown) == (Status.RUNNING, "RUNNING, waits in a breakpoint (/r.py:1)")
-    assert judge(job, {"status": "RUNNING"}).shown == "RUNNING"
+    assert status_of(job, {"status": "RUNNING"}).shown == "RUNNING"
 
 
 @pytest.mark.parametrize("exit_code", [1, -15])
@@ -281,7 +281,7 @@ def test_a_failure_is_of_the_cluster_when_a_node_or_the_head_went_away(make_job,
         ({"lost_nodes": []}, "FAILED"),
     ):
         job = make_job(f"job{exit_code}{more}".replace("'", "").replace(" ", ""), ended={**ended, **more})
-        assert judge(job, {"status": "FAILED"}).status.value == status
+        assert status_of(job, {"status": "FAILED"}).status.value == status
 
 
 def test_a_reason_in_a_table_is_one_line_of_100_characters():
@@ -302,7 +302,7 @@ def test_a_reason_in_a_table_is_one_line_of_100_characters():
     ],
 )
 def test_a_lost_launcher_is_named_by_its_node(make_job, started, where):
-    judgement = judge(make_job(started=started), {"status": "FAILED", "driver_exit_code": 137})
+    judgement = status_of(make_job(started=started), {"status": "FAILED", "driver_exit_code": 137})
     assert judgement == Judgement(
         Status.LOST, f"the launcher on {where} was ended by SIGKILL before it could record an end"
     )

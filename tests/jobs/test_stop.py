@@ -9,7 +9,7 @@ from shared_fixtures import write
 
 from verl_regress.base.errors import Exit
 from verl_regress.jobs import stop
-from verl_regress.jobs.status import Status, judge
+from verl_regress.jobs.status import Status, status_of
 
 ACTORS = "/api/v0/actors?limit=1000&detail=1&filter_keys=job_id&filter_predicates=%3D&filter_values=01"
 
@@ -96,7 +96,7 @@ def test_a_pending_job_is_cancelled_and_is_stopped_not_failed(job, says, run, cl
 
     def on_kill():
         says("PENDING", "FAILED")
-        seen_by_others.append(judge(job, {"status": "FAILED"}).status)
+        seen_by_others.append(status_of(job, {"status": "FAILED"}).status)
 
     cluster.on_kill = on_kill
     outcome = run("stop", "job", "--deadline=5")
@@ -104,7 +104,7 @@ def test_a_pending_job_is_cancelled_and_is_stopped_not_failed(job, says, run, cl
     assert cluster.killed == [("SUPERVISOR_ACTOR_RAY_NAMESPACE/_ray_internal_job_actor_job", True)]
     assert (cluster.inits[0]["address"], cluster.inits[-1]) == ("auto", "shut down")
     assert seen_by_others == [Status.STOPPED]
-    judgement = judge(job, {"status": "FAILED", "message": "Job supervisor actor died"})
+    judgement = status_of(job, {"status": "FAILED", "message": "Job supervisor actor died"})
     assert (judgement.status, judgement.status.exit) == (Status.STOPPED, Exit.STOPPED)
 
 

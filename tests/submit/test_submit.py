@@ -17,7 +17,7 @@ from verl_regress.base import layout, lock, processes
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import nodes, packages
 from verl_regress.jobs import find
-from verl_regress.jobs.status import Status, judge
+from verl_regress.jobs.status import Status, status_of
 from verl_regress.store import snapshot
 
 GIVEN = f"# my own words\r\n{SPEC}env_vars: {{A: 'ü'}}   \n\n"
@@ -301,7 +301,7 @@ def test_if_ray_refuses_the_directory_is_marked_as_never_submitted(submit, sdk, 
     state = job.read_state("submitted")
     assert (state["accepted"], state["error"]) == (False, f"Ray refused the job: {said}")
     assert {"submitted_from_container", "submitted_from_ip", "submitted_via"} < set(state)
-    judgement = judge(job, None)
+    judgement = status_of(job, None)
     assert (judgement.status, judgement.reason) == (
         Status.NOT_SUBMITTED,
         f"never submitted: Ray refused the job: {said}",
@@ -322,7 +322,7 @@ def test_ray_goes_away_during_a_submission(submit, ray, sdk, shared):
     )
     assert (outcome.status, outcome.out) == (8, "")
     assert outcome.err == f"error   {sentence} ({job.path} is marked as never submitted)\n"
-    assert judge(job, None, reachable=False).status is Status.NOT_SUBMITTED
+    assert status_of(job, None, reachable=False).status is Status.NOT_SUBMITTED
 
 
 def test_a_lost_answer_to_a_job_that_was_accepted_is_a_submission(submit, ray, sdk, shared):
@@ -339,7 +339,7 @@ def test_a_lost_answer_to_a_job_that_was_accepted_is_a_submission(submit, ray, s
 def test_a_submitter_that_dies_before_it_reached_ray(submit, sdk, shared):
     sdk.on_submit = raises(KeyboardInterrupt())
     assert submit("--submission-id=me").status == 130
-    assert judge(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
+    assert status_of(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
 
 
 @pytest.fixture

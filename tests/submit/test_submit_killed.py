@@ -9,7 +9,7 @@ import pytest
 
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs.status import Status, judge
+from verl_regress.jobs.status import Status, status_of
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -87,7 +87,7 @@ def _state_after(name, whole, submit, run, ray, shared):
         assert submit(f"--submission-id={name}").status == 0
         return "nothing"
     is_whole = job.config.is_dir() and {path.name for path in job.config.iterdir()} >= whole
-    judgement = judge(job, details)
+    judgement = status_of(job, details)
     _is_refused(submit, name, job)
     if details is not None:
         assert (judgement.status, is_whole) == (Status.PENDING, True)

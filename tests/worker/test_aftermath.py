@@ -8,9 +8,9 @@ import pytest
 from shared_fixtures import node_row, write
 
 import node_memory
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import ray_internals
 from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs.status import Status, judge
+from verl_regress.jobs.status import Status, status_of
 from verl_regress.worker import aftermath
 
 DIED = (
@@ -60,12 +60,12 @@ UNKNOWN = "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE"
 )  # fmt: skip
 def test_why_the_launcher_recorded_no_end(make_job, said, reason):
     job = make_job(started={"node": "worker-1", "node_ip": "10.0.0.2"})
-    judgement = judge(job, {"status": "FAILED", **said})
+    judgement = status_of(job, {"status": "FAILED", **said})
     assert (judgement.status, judgement.reason) == (Status.LOST, reason)
 
 
 def test_a_supervisor_that_died_before_the_launcher_began_is_lost_and_not_failed(make_job):
-    judgement = judge(make_job(), {"status": "FAILED", "error_type": GONE, "message": DIED + NODE})
+    judgement = status_of(make_job(), {"status": "FAILED", "error_type": GONE, "message": DIED + NODE})
     assert judgement.status is Status.LOST
     assert judgement.reason.startswith("the driver's node 10.0.0.2 died: ")
 
@@ -191,7 +191,7 @@ def test_a_process_that_was_taken_from_the_trainer(losses, cause, words):
 def test_a_process_that_the_kernel_killed_for_lack_of_memory(losses, make_job, monkeypatch, before, words, is_here):
     counted = {"hostname": "w0", "kills": 2, "limit": 1536 << 20, "peak": 1530 << 20}
     monkeypatch.setenv("VERL_REGRESS_NODE_IP", "127.0.0.1" if is_here else "10.0.0.9")
-    monkeypatch.setattr(ray_private, "node_memory", lambda *_: counted)
+    monkeypatch.setattr(ray_internals, "node_memory", lambda *_: counted)
     monkeypatch.setattr(node_memory, "counters", lambda: counted if is_here else 1 / 0)
     job = make_job()
     write(job.state / "nodes" / "w0.json", json.dumps({**counted, "kills": before}))
@@ -237,5 +237,5 @@ def test_ray_is_asked_once_for_the_job_of_a_failed_trainer(make_job, losses, ray
 
 def test_a_node_that_the_trainer_lost_makes_the_job_lost(make_job):
     ended = {"exit_code": 1, "reason": "gone", "lost_nodes": ["worker-1 (10.0.0.2)"]}
-    assert judge(make_job(ended=ended), None).status is Status.LOST
-    assert judge(make_job(name="other", ended={**ended, "lost_nodes": []}), None).status is Status.FAILED
+    assert status_of(make_job(ended=ended), None).status is Status.LOST
+    assert status_of(make_job(name="other", ended={**ended, "lost_nodes": []}), None).status is Status.FAILED

@@ -12,7 +12,7 @@ from shared_fixtures import record, write
 from verl_regress.base import trust
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import ray_internals
 from verl_regress.worker import loaded_code
 
 DRIVER = 41
@@ -73,7 +73,7 @@ def trained(shared, monkeypatch):
         return one.actors
 
     monkeypatch.setenv("RAY_ADDRESS", one.gcs)
-    monkeypatch.setattr(ray_private, "actors_from_gcs", actors_from_gcs)
+    monkeypatch.setattr(ray_internals, "actors_from_gcs", actors_from_gcs)
     monkeypatch.setattr(loaded_code, "time", types.SimpleNamespace(monotonic=lambda: one.now, sleep=one.sleep))
     loaded_code._sha256_of.cache_clear()
     return one

@@ -10,7 +10,7 @@ import pytest
 from shared_fixtures import write
 
 from verl_regress.base.errors import RegressError
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import ray_internals
 from verl_regress.worker import lost_nodes
 from verl_regress.worker.lost_nodes import Watch
 
@@ -60,7 +60,7 @@ def watched(trainer, monkeypatch):
             return False
 
         answers = [ALIVE]
-        monkeypatch.setattr(ray_private, "nodes_lost_from_gcs", nodes_lost)
+        monkeypatch.setattr(ray_internals, "nodes_lost_from_gcs", nodes_lost)
         monkeypatch.setattr(threading.Event, "wait", lambda self, seconds=None: wait(seconds))
         watch = Watch.__new__(Watch)
         watch._job, watch._trainer, watch._is_over, watch.lost = job, process, threading.Event(), ()
@@ -89,7 +89,7 @@ def test_a_trainer_that_waits_half_a_minute_for_a_lost_node_is_ended(watched, tr
 
 def test_a_real_trainer_is_ended_by_sigkill_with_the_node_named(trainer, monkeypatch):
     job, process = trainer
-    monkeypatch.setattr(ray_private, "nodes_lost_from_gcs", lambda *_: LOST)
+    monkeypatch.setattr(ray_internals, "nodes_lost_from_gcs", lambda *_: LOST)
     watch = Watch(job, process)
     assert process.wait(timeout=20) == -9
     assert list(watch.lost) == LOST
@@ -137,11 +137,11 @@ def fake_ray(tmp_path, monkeypatch):
     ("pid", "nodes"), [(7, ["worker-4 (10.0.0.4)"]), (8, ["worker-3 (10.0.0.3)"]), (9, [])], ids=str
 )
 def test_only_nodes_that_took_actors_of_this_driver_with_them_are_named(pid, nodes):
-    assert ray_private.nodes_lost_from_gcs("10.0.0.9:6379", "10.0.0.2", pid, 20.0) == nodes
+    assert ray_internals.nodes_lost_from_gcs("10.0.0.9:6379", "10.0.0.2", pid, 20.0) == nodes
 
 
 @pytest.mark.usefixtures("fake_ray")
 def test_a_head_that_does_not_answer_is_a_regress_error():
     with pytest.raises(RegressError) as caught:
-        ray_private.nodes_lost_from_gcs("10.0.0.8:6379", "10.0.0.2", 7, 20.0)
+        ray_internals.nodes_lost_from_gcs("10.0.0.8:6379", "10.0.0.2", 7, 20.0)
     assert str(caught.value) == "Ray's GCS at 10.0.0.8:6379 does not list its nodes and actors (AssertionError)"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import BadInput, Exit, RegressError
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import ray_internals
 
 HEAD = "http://127.0.0.1:8265"  # the head's own dashboard, as the commands in the head see it
 
@@ -112,7 +112,7 @@ class RayApi:
         Ports come from a second answer, which does not even name dead nodes; without `nocache` it may be out of date.
         """
         nodes = self.nodes()
-        listening = [row["raylet"] for row in self._rows(ray_private.NODES_SUMMARY, "summary")]
+        listening = [row["raylet"] for row in self._rows(ray_internals.NODES_SUMMARY, "summary")]
         ports = {row["nodeId"]: int(row["nodeManagerPort"]) for row in listening if row.get("state") == "ALIVE"}
         return [replace(node, port=ports.get(node.node_id)) for node in nodes]
 
@@ -177,7 +177,7 @@ class RayApi:
             raise RegressError(f"Ray refused the job: {lines[-1]}")
 
     def stop(self, submission_id: str) -> None:
-        """Ask Ray to stop a job, and return before it has. A PENDING job keeps waiting (2.60): see ray_private.end_supervisor."""
+        """Ask Ray to stop a job, and return before it has. A PENDING job keeps waiting (2.60): see ray_internals.end_supervisor."""
         self.ask(f"{_path_of(submission_id)}/stop", method="POST")
 
     def _rows(self, path: str, *keys: str) -> list[dict[str, Any]]:

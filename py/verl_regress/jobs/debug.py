@@ -24,16 +24,16 @@ from verl_regress import __version__
 from verl_regress.base import say, trust
 from verl_regress.base.files import as_json, end_of
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import nodes, ray_private
+from verl_regress.cluster import nodes, ray_internals
 from verl_regress.cluster.ray_api import RayApi, seen_from_here, token
 from verl_regress.jobs import find, stacks
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 
 _DEADLINE = 5.0  # seconds for a whole bundle
 _TAIL_LINES = 200
 _TAIL_BYTES = 65536  # of one log; twice as much is read, so that a secret across the cut is found
 _LOG_FILES = 60
-_LOCAL_LOGS = ray_private.LOGS
+_LOCAL_LOGS = ray_internals.LOGS
 _EVERY_NODE = ("raylet.out", "raylet.err")  # these say which process was killed for memory
 # Other people's jobs are in these answers too, and env_vars is where they keep what they should not. Those of our job
 # are in config/runtime_env.json.
@@ -79,7 +79,7 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     trust.need(job.first.path, f"JOB={job.ray_id}", f"or {ask}", whom, alone=True)
     began, end = datetime.now(timezone.utc), time.monotonic() + _DEADLINE
     api = RayApi(seen_from_here(address, os.environ), timeout=_DEADLINE - 1)
-    redactor, is_blind = _redactor(job), job_secrets.are_unknown(job)  # first: they may be removed meanwhile
+    redactor, is_blind = _redactor(job), secret_files.are_unknown(job)  # first: they may be removed meanwhile
     # What Ray keeps of what the job's processes said. The driver's log is not among it: the launcher removed the secrets from it.
     files = _ask(_sources(job, api, (*_LEFT_OUT, "death_cause") if is_blind else _LEFT_OUT), end)
     threads = {}
@@ -163,7 +163,7 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
         return {"state": {name: job.read_state(name) for name in names}, "ray": stripped(api.job(job.ray_id))}
 
     return {
-        "ray_status.txt": lambda: api.ask(ray_private.CLUSTER_STATUS)["data"]["clusterStatus"],
+        "ray_status.txt": lambda: api.ask(ray_internals.CLUSTER_STATUS)["data"]["clusterStatus"],
         "jobs.json": attempts,
         "job_info.json": job_info,
         "nodes.json": lambda: stripped(api.ask("/api/v0/nodes?limit=1000&detail=1")["data"]["result"]),
@@ -174,7 +174,7 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
 
 def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
     """What Ray's reporter measured on every node (every 5 s; memory is total, available, percent, used), and the shared storage."""
-    rows = api.ask(ray_private.NODES_SUMMARY)["data"]["summary"]
+    rows = api.ask(ray_internals.NODES_SUMMARY)["data"]["summary"]
     return {
         "nodes": [
             {
@@ -268,4 +268,4 @@ def _tar(job: JobDir, bundle: Path) -> Path:
 
 def _redactor(job: JobDir) -> Redactor:
     """Ray's token and the jobs' secrets should be in no answer; if a log has one anyway, this removes it."""
-    return job_secrets.redactor(job.root, RAY_TOKEN=token() or "")
+    return secret_files.redactor(job.root, RAY_TOKEN=token() or "")

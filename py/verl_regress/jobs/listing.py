@@ -14,7 +14,7 @@ from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import find, progress
 from verl_regress.jobs.launcher_lock import Launcher, launcher_of
-from verl_regress.jobs.status import DAMAGED, Judgement, Known, Status, judge_for_cluster, judge_listed
+from verl_regress.jobs.status import DAMAGED, Judgement, Known, Status, judge_listed, status_for_cluster
 
 _GOOD = (Status.SUCCEEDED, Status.RUNNING)
 _AT_WORK = (Status.SUBMITTING, Status.PENDING, Status.QUEUED, Status.RUNNING)
@@ -123,7 +123,7 @@ def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
     try:
         made = datetime.fromtimestamp(find.made(job), timezone.utc).isoformat(timespec="seconds")
         plan = job.read_config("resolved.json") or {}
-        judgement = judge_for_cluster(cluster, job, known)
+        judgement = status_for_cluster(cluster, job, known)
         steps, not_finite = progress.so_far(job)
         inputs = find.inputs_of(job)
     except DAMAGED as error:

@@ -9,7 +9,7 @@ from verl_regress.base import say
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.jobs import find, progress
-from verl_regress.jobs.status import judge
+from verl_regress.jobs.status import status_of
 
 _LOOK_EVERY = 0.5  # seconds between two checks of a log that is followed
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         return _print_metrics(job)
     pulse = Pulse(time.monotonic())
     while not job.driver_log.exists():
-        judgement = judge(job, None, reachable=False)
+        judgement = status_of(job, None, reachable=False)
         if judgement.status.exit is not None or not args.follow:
             say.info(f"{job.ray_id} has no {job.driver_log.name} yet ({judgement.status.value}: {judgement.reason}).")
             return 0
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         time.sleep(_LOOK_EVERY)
     with job.driver_log.open("rb") as log:
         while True:
-            is_over = judge(job, None, reachable=False).status.exit is not None
+            is_over = status_of(job, None, reachable=False).status.exit is not None
             shutil.copyfileobj(log, sys.stdout.buffer)
             sys.stdout.flush()
             if is_over or not args.follow:

@@ -76,7 +76,7 @@ class Judgement:
         return reason if len(reason) <= _REASON_SHOWN else f"{reason[: _REASON_SHOWN - 1]}…"
 
 
-def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True) -> Judgement:
+def status_of(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True) -> Judgement:
     """The status of a job. `ray` is Ray's details of it, None if Ray does not know it (or is not `reachable`)."""
     submitted, ended = job.read_state("submitted"), job.read_state("ended")
     observed = job.read_state("observed") or {}
@@ -115,10 +115,10 @@ def judge(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True)
 
 def judge_listed(job: JobDir, known: Known) -> Judgement:
     """The status of a job, from Ray's list of all jobs."""
-    return judge(job, (known or {}).get(job.ray_id), reachable=known is not None)
+    return status_of(job, (known or {}).get(job.ray_id), reachable=known is not None)
 
 
-def judge_for_cluster(cluster: str | None, job: JobDir, known: Known) -> Judgement:
+def status_for_cluster(cluster: str | None, job: JobDir, known: Known) -> Judgement:
     """The status of a job for a list of `cluster`, which alone was asked: its Ray knows nothing of another cluster's jobs.
 
     `job` is its newest attempt. Raises OSError and Unreadable.
@@ -126,7 +126,7 @@ def judge_for_cluster(cluster: str | None, job: JobDir, known: Known) -> Judgeme
     theirs = (job.read_config("resolved.json") or {}).get("cluster")
     if cluster is None or theirs in (None, cluster):
         return judge_listed(job, known)
-    judged = judge(job, None, reachable=False)
+    judged = status_of(job, None, reachable=False)
     if judged.status is not Status.UNKNOWN:
         return judged
     if launcher_of(job) is Launcher.ALIVE:

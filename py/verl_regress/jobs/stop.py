@@ -7,12 +7,12 @@ from verl_regress.base import owner, say
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import ray_internals
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, sweep
 from verl_regress.jobs.status import Status, observe
 from verl_regress.jobs.watch import asked
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 
 _LOOK_EVERY = 0.2  # seconds between two checks of the job
 _ABOUT_TO_RUN = 2.0  # seconds in which a PENDING job may just be starting, and then stops as a running one does
@@ -78,7 +78,7 @@ def _need_here(job: JobDir, cluster: str | None) -> None:
 
 def _remove_secrets(job: JobDir) -> None:
     """Remove its secrets, and what other jobs of its cluster left of theirs."""
-    job_secrets.forget(job)
+    secret_files.forget(job)
     sweep.attempt(job.root, find.plan_of(job).get("cluster"))
 
 
@@ -91,4 +91,4 @@ def _cancel(job: JobDir, api: RayApi) -> bool:
     """End a job that Ray has not started, and record what Ray will not say: that it was stopped, and did not fail."""
     details = api.job(job.ray_id) or {}
     said = {**details, "status": "STOPPED", "message": "stopped while it waited for resources"}
-    return ray_private.end_supervisor(job.ray_id, lambda: observe(job, said))
+    return ray_internals.end_supervisor(job.ray_id, lambda: observe(job, said))

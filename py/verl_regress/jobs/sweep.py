@@ -15,8 +15,8 @@ from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find
-from verl_regress.jobs.status import judge
-from verl_regress.secrets.job_secrets import is_held, opened
+from verl_regress.jobs.status import status_of
+from verl_regress.secrets.secret_files import is_held, opened
 
 
 def sweep(root: SharedRoot, cluster: str, api: RayApi) -> None:
@@ -34,7 +34,7 @@ def _sweep(root: SharedRoot, directory: Path, api: RayApi) -> None:
     files = [file for file in sorted(directory.iterdir()) if not is_held(file)]
     known = api.jobs() if files else {}
     for file in files:
-        status = judge(find.of_ray_id(root, file.name), known.get(file.name)).status
+        status = status_of(find.of_ray_id(root, file.name), known.get(file.name)).status
         if status.exit is not None and file.exists():
             file.unlink(missing_ok=True)
             say.changed(f"removed the secrets of the job {file.name} ({status.value})")

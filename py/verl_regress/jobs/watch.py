@@ -12,8 +12,8 @@ from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster.ray_api import Node, RayApi, Unreachable
 from verl_regress.jobs import checkpoints, debug, failure, find, phase, progress, stacks, sweep
-from verl_regress.jobs.status import Judgement, Status, judge, observe
-from verl_regress.secrets import job_secrets
+from verl_regress.jobs.status import Judgement, Status, observe, status_of
+from verl_regress.secrets import secret_files
 
 _LOOK_EVERY = 1.0  # seconds between two checks of the job
 _TO_FINISH = 4.0  # seconds
@@ -71,7 +71,7 @@ def _await_plan(job: JobDir) -> None:
     """Wait for the plan of a submission in progress; one that looks dead is checked twice, as in `follow`."""
     before = None
     while job.read_config("resolved.json") is None:
-        now = judge(job, None, reachable=False).status
+        now = status_of(job, None, reachable=False).status
         if now is not Status.SUBMITTING and now is before:
             return
         before = now
@@ -96,7 +96,7 @@ def leave_with_the_listener(busy: threading.Lock) -> None:
 def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     """Print each status change and each step until the job ends or a deadline passes; returns how it ended.
 
-    Ray's own log tail may end while the job runs, and its command exits 0 for a stopped job (2.60): only `judge`
+    Ray's own log tail may end while the job runs, and its command exits 0 for a stopped job (2.60): only `status_of`
     decides here whether the job is over.
     """
     life, clocks = _ProgressSigns(job), _DeadlineClocks(deadlines)
@@ -124,7 +124,7 @@ def asked(job: JobDir, api: RayApi) -> Judgement:
     """Ask Ray, keep its answer for later, and judge. Raises Unreachable."""
     details = api.job(job.ray_id)
     observe(job, details)
-    return judge(job, details)
+    return status_of(job, details)
 
 
 def _look(job: JobDir, api: RayApi) -> tuple[Judgement, bool]:
@@ -132,7 +132,7 @@ def _look(job: JobDir, api: RayApi) -> tuple[Judgement, bool]:
     try:
         return asked(job, api), True
     except Unreachable:
-        return judge(job, None, reachable=False), False
+        return status_of(job, None, reachable=False), False
 
 
 def _show_change(job: JobDir, before: Judgement | None, now: Judgement) -> None:
@@ -184,7 +184,7 @@ def _conclude(job: JobDir, api: RayApi, judgement: Judgement, end: Exit) -> None
         moment = judgement.status.value.lower()
         if not any(job.debug.glob(f"*-{moment}")):  # a later one would add nothing
             debug.attempt(job, api.address, moment, logs=True)
-    job_secrets.forget(job)
+    secret_files.forget(job)
     summarise(job, judgement)
 
 

@@ -14,7 +14,7 @@ from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.trust import JOB_UIDS
 from verl_regress.plan.overrides import DETERMINISTIC
 from verl_regress.plan.request import Request
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 
 # Ray 2.60 pins every GPU task to CUDA_VISIBLE_DEVICES if env_vars has it, and corrects a RAY_ADDRESS there for the
 # driver but not for its actors; only "auto" does no harm.
@@ -25,7 +25,7 @@ _REFUSED_ENV = {
     "VERL_FILE_LOGGER_PATH": "a job writes only into its own directory",
     "VERL_REGRESS_JOB_DIR": "a job writes only into its own directory",
     "VERL_REHEARSAL_REPORTS": "a job writes only into its own directory",
-    job_secrets.FILE_VARIABLE: "a job names its secrets under secrets",
+    secret_files.FILE_VARIABLE: "a job names its secrets under secrets",
     "RAY_DEBUG": "the knob DEBUGGER turns Ray's debugger on, for one submission",
     "RAY_DEBUG_POST_MORTEM": "DEBUGGER=post-mortem does that, for one submission",
     JOB_UIDS: "by it the launcher sees who submitted the job",
@@ -51,8 +51,8 @@ class Environment:
     def build(cls, root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> Environment:
         """The environment of `job`. Raises BadInput for a variable or a secret that a job may not set."""
         variables = _variables(root, request, code_path, job)
-        secrets = (*job_secrets.named(request.spec), *map(Secret, request.said.secrets))
-        file = job_secrets.file_of(root, request.defaults.cluster, job)
+        secrets = (*secret_files.named(request.spec), *map(Secret, request.said.secrets))
+        file = secret_files.file_of(root, request.defaults.cluster, job)
         return cls(
             variables={**variables, **_of_secrets(secrets, variables, file, request.base.origin)},
             origins={name: origin for origin, layer in _layers(request) for name in layer},
@@ -78,7 +78,7 @@ class Environment:
     @property
     def secrets_file(self) -> Path | None:
         """Where the values of its secrets are until it is over; None if it has none."""
-        return Path(self.variables[job_secrets.FILE_VARIABLE]) if self.secrets else None
+        return Path(self.variables[secret_files.FILE_VARIABLE]) if self.secrets else None
 
 
 def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> dict[str, str]:
@@ -162,5 +162,5 @@ def _of_secrets(secrets: Iterable[Secret], variables: Mapping[str, str], file: P
             )
     if not names:
         return {}
-    hooks = f"{job_secrets.HOOK},{variables['VERL_REGRESS_HOOKS']}"
-    return {job_secrets.FILE_VARIABLE: str(file), "VERL_REGRESS_HOOKS": hooks}
+    hooks = f"{secret_files.HOOK},{variables['VERL_REGRESS_HOOKS']}"
+    return {secret_files.FILE_VARIABLE: str(file), "VERL_REGRESS_HOOKS": hooks}

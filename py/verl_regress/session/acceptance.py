@@ -21,7 +21,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes, ray_api
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, progress
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 from verl_regress.session import evidence, leaks
 from verl_regress.store.sessions import new_directory
 
@@ -287,7 +287,7 @@ def _report(done: Done, where: str) -> int:
             for check, word, checked, problems in results
         ],
     }  # fmt: skip
-    hidden = job_secrets.redactor(done.root, **done.secrets)
+    hidden = secret_files.redactor(done.root, **done.secrets)
     written = {"report.txt": f"{text}\n", "report.json": as_json(facts)}
     written |= {f"logs/{name}": log for name, log in done.files.items() if name.endswith(".log")}
     for name, said in written.items():

@@ -112,7 +112,7 @@ class Driver:
         if self.session.read(f"lost-{job.submission_id}") is not None:
             return True
         try:
-            return status.judge(job, self.api.job(job.ray_id)).status is status.Status.NOT_SUBMITTED
+            return status.status_of(job, self.api.job(job.ray_id)).status is status.Status.NOT_SUBMITTED
         except Unreachable:
             return False
 

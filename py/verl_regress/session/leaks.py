@@ -15,12 +15,12 @@ from verl_regress.base import processes
 from verl_regress.base.errors import RegressError
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import ray_internals
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.session import evidence
 
 _PIECE = 4 << 20  # bytes of a file in memory
-_NODE_LOGS = ray_private.ALL_LOGS
+_NODE_LOGS = ray_internals.ALL_LOGS
 
 # What no output may contain: what it is, and every form in which it may be written.
 Written = Mapping[str, Collection[str]]

@@ -18,7 +18,7 @@ from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import watch
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 from verl_regress.session import checks, evidence, schedule, suites
 from verl_regress.session.driver import Driver, Material
 from verl_regress.session.schedule import Run
@@ -84,7 +84,7 @@ def _run(root: SharedRoot, args: argparse.Namespace) -> int:
     """
     session, busy = None, threading.Lock()
     try:
-        secrets = {spec: job_secrets.read_values(sys.stdin.buffer) for spec in args.spec_name}
+        secrets = {spec: secret_files.read_values(sys.stdin.buffer) for spec in args.spec_name}
         members = {f"job_spec{number}": spec for number, spec in enumerate(args.spec_name)}
         texts = submit.read_stream({**members, submit.BASE: args.base_name, _SUITE: args.name})
         if args.attached:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from verl_regress.base import documents
 from verl_regress.base.jobspec import JobSpec, Secret, secrets_in
 from verl_regress.jobs import find
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
         found = secrets_in(find.asked_for(args).read_config("job_spec.json") or {})
     else:
         text = documents.text_of(sys.stdin.buffer.read(), args.spec_name)
-        found = job_secrets.named(JobSpec.from_document(documents.parse(text, args.spec_name, "jobspec")))
+        found = secret_files.named(JobSpec.from_document(documents.parse(text, args.spec_name, "jobspec")))
     show(found)
     return 0
 

@@ -9,7 +9,7 @@ from verl_regress.base import say
 from verl_regress.base.errors import BadInput
 from verl_regress.base.layout import SharedRoot
 from verl_regress.plan import plan
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 from verl_regress.store import snapshot
 from verl_regress.submit import needed_secrets, submit
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
             f"The overrides are checked in the job, because CODE_ID={made.code_id} (from {made.code_origin}) is not in "
             f"{code_path.parent} on this machine, nor is a source of it."
         )
-    needed_secrets.show(job_secrets.named(request.spec))
+    needed_secrets.show(secret_files.named(request.spec))
     return 0
 
 

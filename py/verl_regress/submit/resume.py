@@ -20,10 +20,10 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import need
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
-from verl_regress.jobs.status import judge
+from verl_regress.jobs.status import status_of
 from verl_regress.plan import overrides, plan, request
 from verl_regress.plan.request import Attempt
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 from verl_regress.store.removal import uncollected
 from verl_regress.submit import submit
 
@@ -84,7 +84,7 @@ def _begin(
     earlier = request.of_job(asked)
     if args.cluster is not None:  # each allocation of Slurm has its own cluster
         earlier = replace(earlier, defaults=replace(earlier.defaults, cluster=args.cluster))
-    values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
+    values = secret_files.read_values(sys.stdin.buffer) if args.secrets else {}
     name = args.overrides_name
     text = submit.read_stream({_OVERRIDES: name})[_OVERRIDES] if name is not None else ""
     said = replace(
@@ -124,7 +124,7 @@ def _need_own(job: JobDir) -> None:
 
 def _need_over(job: JobDir, api: RayApi) -> None:
     """Two attempts of a job never run at once. Raises BadInput; RegressError if Ray does not answer."""
-    judgement = judge(job, api.job(job.ray_id))
+    judgement = status_of(job, api.job(job.ray_id))
     if judgement.status.exit is None:
         raise BadInput(
             f"{job.ray_id} is {judgement.status.value}: wait for its end ('make wait JOB={job.ray_id}') or stop it "

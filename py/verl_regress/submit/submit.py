@@ -25,7 +25,7 @@ from verl_regress.jobs import debug
 from verl_regress.jobs.status import submission_of
 from verl_regress.plan import overrides, plan
 from verl_regress.plan.request import CommandLine, Defaults, Request
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 from verl_regress.store import mismatch
 from verl_regress.store.hashes import Hashes
 from verl_regress.store.removal import uncollected
@@ -80,7 +80,7 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Submit one job; the submission id is the one line on stdout."""
     root = SharedRoot(args.shared_root)
-    values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
+    values = secret_files.read_values(sys.stdin.buffer) if args.secrets else {}
     request = read_request(args)
     with uncollected(root):
         planned = plan.make(root, request)
@@ -191,7 +191,7 @@ def send(
 
     The result goes to `state/submitted`. With `announce`, the id is printed on stdout as soon as a job may come of it.
     """
-    job_secrets.check(secrets, planned.environment.secrets, planned.request.spec.origin)
+    secret_files.check(secrets, planned.environment.secrets, planned.request.spec.origin)
     up = nodes.up(api)
     planned = _with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=allow_mismatch))
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
@@ -199,7 +199,7 @@ def send(
     planned = replace(planned, environment=planned.environment.with_owners(_owners_of(job)))
     if announce:
         print(job.ray_id, flush=True)
-    with submission_of(job), job_secrets.written(planned.environment.secrets_file, secrets):
+    with submission_of(job), secret_files.written(planned.environment.secrets_file, secrets):
         _write_config(planned)
         queue.line_up(job, cluster, planned.composed.devices.count)
         try:
@@ -222,10 +222,10 @@ def reserve(planned: plan.Plan, secrets: Mapping[str, str]) -> None:
 
     Its launcher joins the queue itself. Raises BadInput.
     """
-    job_secrets.check(secrets, planned.environment.secrets, planned.request.spec.origin)
+    secret_files.check(secrets, planned.environment.secrets, planned.request.spec.origin)
     planned = _with_hashes(planned)
     _make_directories(planned)
-    with submission_of(planned.job), job_secrets.written(planned.environment.secrets_file, secrets):
+    with submission_of(planned.job), secret_files.written(planned.environment.secrets_file, secrets):
         _write_config(planned)
     say.changed(f"reserved {planned.job.path} for {planned.job.ray_id}")
 

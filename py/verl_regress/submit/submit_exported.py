@@ -12,7 +12,7 @@ from pathlib import Path
 from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.plan import plan, request
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 from verl_regress.store.removal import uncollected
 from verl_regress.submit import submit
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Submit or reserve one job; the submission id is the one line on stdout. Raises BadInput."""
     root = SharedRoot(args.shared_root)
-    values = job_secrets.read_values(sys.stdin.buffer) if args.secrets else {}
+    values = secret_files.read_values(sys.stdin.buffer) if args.secrets else {}
     asked = request.of_files(args.directory)
     root.ensure()
     with uncollected(root):

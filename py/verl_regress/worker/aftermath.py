@@ -10,7 +10,7 @@ from verl_regress.base import say
 from verl_regress.base.errors import RegressError, Unreadable
 from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import nodes, ray_private
+from verl_regress.cluster import nodes, ray_internals
 from verl_regress.cluster.ray_api import Node, RayApi, accepts, seen_from_here, silent
 from verl_regress.jobs import causes, memory_records
 
@@ -37,7 +37,7 @@ def of_failure(job: JobDir, plan: Mapping[str, Any], reason: str, *, told_to_sto
     try:
         # A new head's dashboard starts to answer long after its GCS has ended the old raylets, and the trainer with them.
         is_submitted = address and (job.read_state("submitted") or {}).get("accepted")
-        if is_submitted and not ray_private.is_job_in_gcs(gcs, job.ray_id, _TASK_SECONDS):
+        if is_submitted and not ray_internals.is_job_in_gcs(gcs, job.ray_id, _TASK_SECONDS):
             return {"reason": f"{reason}, and {causes.FORGOTTEN}", "head_gone": True}
         lost_nodes, words = losses_of(job, (api.job(job.ray_id) or {}).get("job_id"), api)
     except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone
@@ -125,7 +125,7 @@ def _counters_of(raylet: Node) -> dict[str, Any]:
     """What the kernel of that node counts now. Raises RegressError."""
     if raylet.address == nodes.own_address():
         return node_memory.counters()
-    return ray_private.node_memory(os.environ.get("RAY_ADDRESS", ""), raylet.node_id, _TASK_SECONDS)
+    return ray_internals.node_memory(os.environ.get("RAY_ADDRESS", ""), raylet.node_id, _TASK_SECONDS)
 
 
 def _has_killed(job: JobDir, counted: Mapping[str, Any] | None) -> bool | None:

@@ -28,7 +28,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import JOB_UIDS, need, of_job
 from verl_regress.cluster import nodes
 from verl_regress.jobs import causes, debug, failure, find, hints, launcher_lock
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 from verl_regress.store import snapshot
 from verl_regress.store.hashes import Hashes
 from verl_regress.worker import aftermath, loaded_code, queue
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         tee = Tee(log.fileno())
         try:
             launcher_lock.hold(job)
-            tee.hide(job_secrets.hold())
+            tee.hide(secret_files.hold())
         except launcher_lock.LaunchedBefore:
             raise  # the files in this directory belong to the other launcher
         except RegressError as error:
@@ -183,7 +183,7 @@ def _need_submission(job: JobDir) -> None:
 
 
 def _record_position(job: JobDir, tee: Tee, position: str) -> None:
-    """Record the queue position for `judge`, and log it the first time."""
+    """Record the queue position for the status, and log it the first time."""
     if job.read_state("queued") is None:
         tee.line(f"verl-regress: waits for a slot, {position}")
     job.write_state("queued", {"reason": position})

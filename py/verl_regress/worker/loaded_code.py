@@ -16,7 +16,7 @@ from typing import Any
 
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import ray_private
+from verl_regress.cluster import ray_internals
 from verl_regress.store import artefact, snapshot
 
 _PATIENCE = 60.0  # seconds that an unreachable head gets: a short outage must not cost hours of training
@@ -68,7 +68,7 @@ def _actors(job_id: str) -> list[dict[str, Any]]:
     end = time.monotonic() + _PATIENCE
     while True:
         try:
-            return ray_private.actors_from_gcs(os.environ.get("RAY_ADDRESS", ""), job_id, timeout=_PATIENCE)
+            return ray_internals.actors_from_gcs(os.environ.get("RAY_ADDRESS", ""), job_id, timeout=_PATIENCE)
         except RegressError as error:
             if time.monotonic() > end:
                 raise RegressError(

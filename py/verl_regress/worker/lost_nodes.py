@@ -12,7 +12,7 @@ import time
 
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.cluster import nodes, ray_private
+from verl_regress.cluster import nodes, ray_internals
 from verl_regress.jobs import progress
 
 _CHECK_EVERY = 15.0
@@ -54,7 +54,7 @@ class Watch:
     def _lost_nodes(self) -> list[str]:
         """The nodes that actors of the trainer died with, as `worker-0 (10.0.0.2)`; none if Ray does not say."""
         with contextlib.suppress(RegressError):
-            return ray_private.nodes_lost_from_gcs(
+            return ray_internals.nodes_lost_from_gcs(
                 os.environ.get("RAY_ADDRESS", ""), nodes.own_address(), self._trainer.pid, _ASK_SECONDS
             )
         return []

@@ -10,7 +10,7 @@ import pytest
 REPO = Path(__file__).parents[2]
 HOMES = {
     "py/hooks/ray_private.py",
-    "py/verl_regress/cluster/ray_private.py",
+    "py/verl_regress/cluster/ray_internals.py",
     "rehearsal/verl_rehearsal/hf_replica.py",
 }
 # Modules and names with a leading underscore, the messages of the GCS, Ray's own actors, and what Ray adds to each actor.

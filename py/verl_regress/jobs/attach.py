@@ -12,7 +12,7 @@ from verl_regress.base.layout import JobDir
 from verl_regress.jobs import breakpoints, find
 from verl_regress.jobs.breakpoints import Breakpoint
 from verl_regress.jobs.listing import table
-from verl_regress.jobs.status import judge
+from verl_regress.jobs.status import status_of
 
 _FIRST_PORT = 5678  # where VS Code runs, of the first breakpoint's forward (tunnel::of_ports)
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _need_debugger(job: JobDir) -> None:
     """Raise BadInput if it can wait in no breakpoint."""
-    status, debugger = judge(job, find.api_of(job).job(job.ray_id)).status, find.plan_of(job).get("debugger")
+    status, debugger = status_of(job, find.api_of(job).job(job.ray_id)).status, find.plan_of(job).get("debugger")
     if status.exit is not None:
         raise BadInput(f"{job.ray_id} is over ({status.value}), so it waits in no breakpoint: submit it again.")
     if debugger is None:

@@ -1,7 +1,7 @@
 """A job's secrets: which ones it names, the file in which their values travel, and its removal when the job is over.
 
 Values come on stdin from where `make submit` was typed. They are kept in one file of mode 0600 under
-`${SHARED_ROOT}/secrets/`, outside every job directory, and the hook of the same name (py/hooks/job_secrets.py) passes
+`${SHARED_ROOT}/secrets/`, outside every job directory, and the hook (py/hooks/job_secrets.py) passes
 them to the job's processes.
 """
 

@@ -15,7 +15,7 @@ from tests.worker.test_launcher import Launched
 from verl_regress.base.errors import BadInput
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs.sweep import sweep
-from verl_regress.secrets import job_secrets
+from verl_regress.secrets import secret_files
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +184,7 @@ def gone(file):
 def test_the_file_goes_however_the_launcher_ends(launched, number, trainer):
     launched.start(f"import time; print('ready', flush=True); {trainer}").await_line("ready")
     if number is not None:
-        assert job_secrets.is_held(launched.file)
+        assert secret_files.is_held(launched.file)
         launched.process.send_signal(number)
     launched.process.wait(timeout=20)
     gone(launched.file)
@@ -267,7 +267,7 @@ def test_secrets_are_not_written_where_others_may_write(shared):
     file.parent.chmod(0o702)
     with (
         pytest.raises(BadInput, match=r"/mine can be changed by every user \(mode 0702\)"),
-        job_secrets.written(file, VALUES),
+        secret_files.written(file, VALUES),
     ):
         pass
     assert list(file.parent.iterdir()) == []
