@@ -91,7 +91,7 @@ def make(path):
     return artefact.ensure(path, Source("s", "r"), lambda home: write(home / "weights", "one") and {}, knob="MODEL")
 
 
-def test_what_jobs_read_is_recorded_first_and_compared_with_what_prepare_made(shared, make_job, ray):
+def test_what_jobs_read_is_recorded_first_and_compared_with_what_is_there_now(shared, make_job, ray):
     data, model, own = shared.datasets / "made", shared.models / "made", write(shared.user_code / "x.parquet", "own")
     for home in (data, model):
         make(home)
@@ -105,18 +105,12 @@ def test_what_jobs_read_is_recorded_first_and_compared_with_what_prepare_made(sh
         ray.knows({"submission_id": name, "status": "SUCCEEDED"})
         driver.record(Run(name, "A", 100, 1), job, Exit.SUCCEEDED)
         own.write_text("changed before b read it")
-    used = session.read("used")["artefacts"]
-    assert used == {
-        f"{model}": {"": hashes.digest(model)}, f"{data}/weights": {"": sha("one")}, f"{own}": {"": sha("own")},
-    }  # fmt: skip
+    used = session.read("used")["inputs"]
+    assert used == {f"{model}": hashes.digest(model), f"{data}/weights": sha("one"), f"{own}": sha("own")}
     assert session.read("job-a_a")["inputs"][str(own)] != session.read("job-b_a")["inputs"][str(own)]
     assert session.read("job-a_a")["artefacts"]["m"] == session.read("job-b_a")["artefacts"]["m"]
-    assert evidence.prepared(str(model)) == {"weights": sha("one")}
-    assert evidence.prepared(f"{data}/weights") == {"": sha("one")}
-    assert evidence.prepared(str(own)) == {}
-    now = evidence.artefacts(shared, used)
-    assert now[str(model)] == {"": hashes.digest(model), "weights": sha("one")}
-    assert now[str(own)] == {"": sha("changed before b read it")}
+    now = evidence.contents(shared, used)
+    assert now == {**used, str(own): sha("changed before b read it")}
 
 
 def test_what_a_job_loaded_is_by_content(make_job):
@@ -194,10 +188,10 @@ def test_what_verify_hashes_is_never_in_memory_whole(shared):
     del content
     tracemalloc.start()
     try:
-        [files] = evidence.artefacts(shared, [str(model)]).values()
+        [content] = evidence.contents(shared, [str(model)]).values()
         found = evidence.digest(job)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
-    assert files[""] == hashlib.sha256(b"model.safetensors\0" + sha256.digest()).hexdigest()
+    assert content == hashlib.sha256(b"model.safetensors\0" + sha256.digest()).hexdigest()
     assert found == hashlib.sha256(b"actor.pt\0" + sha256.digest()).hexdigest()

@@ -60,10 +60,7 @@ def judge(evidence: Evidence, only: set[str]) -> list[Result]:
 
     In a whole session, a check is skipped if its runs did not end: the verdict on their case says what that means.
     """
-    try:
-        suite = suites.of_recorded(evidence["begin"]["suite"])
-    except KeyError:
-        return [Result(check.name, check.claim, "nothing", ["no evidence of begin"]) for check in CHECKS]
+    suite = suites.of_recorded(evidence["begin"]["suite"])
     return [
         _result(check, runs, evidence, is_strict=bool(only))
         for check in CHECKS
@@ -160,19 +157,10 @@ def _outputs_kept(evidence: Evidence) -> list[str]:
 
 
 def _artefacts_unchanged(evidence: Evidence) -> list[str]:
-    """As the first job of the session read it, and as `make prepare` recorded it; the name "" is for the whole."""
-    prepared, now = evidence["end"]["prepared"], evidence["end"]["artefacts"]
+    """Since the first job of the session read them."""
+    now, first = evidence["end"]["inputs"], evidence.get("used", {}).get("inputs", {})
     problems = [] if now else ["no job of the session recorded data or a model that it reads"]
-    for directory, first in evidence.get("used", {}).get("artefacts", {}).items():
-        expected = [*first.items(), *prepared.get(directory, {}).items()]
-        files = now.get(directory, {})
-        changed = sorted({name for name, sha256 in expected if files.get(name) != sha256})
-        if changed == [""]:
-            problems.append(f"{directory} was changed or removed")
-        elif changed:
-            names = [name for name in changed if name]
-            problems.append(f"{directory}: {len(names)} files changed or were removed ({names[0]})")
-    return problems
+    return problems + [f"{path} was changed or removed" for path, sha256 in first.items() if now.get(path) != sha256]
 
 
 def _checkpoints(evidence: Evidence) -> list[str]:
@@ -317,7 +305,7 @@ def _continuing(suite: Suite) -> tuple[str, ...] | None:
 CHECKS = (
     Check("placement", "every driver ran on a worker, not on the head", _one, _driver_on_worker, _n_jobs),
     Check("outputs", "every job has its own directory, which no later job changed", _pair, _outputs_kept, _n_jobs),
-    Check("artefacts", "what jobs read is as the first of them read it, and as 'make prepare' made it", _one, _artefacts_unchanged, lambda evidence: f"{sum(map(len, evidence['end']['artefacts'].values()))} files of {len(evidence['end']['artefacts'])} artefacts"),
+    Check("artefacts", "what jobs read is as the first of them read it", _one, _artefacts_unchanged, lambda evidence: f"{len(evidence['end']['inputs'])} files and folders"),
     Check("checkpoints", "checkpoints come every save_freq steps only", _one, _checkpoints, _n_jobs),
     Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further, _continued_jobs),
     Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _pair, _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in own_jobs(evidence).values())} processes"),

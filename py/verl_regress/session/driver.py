@@ -207,6 +207,6 @@ class Driver:
             "image": self.material.image,
             "stalled": end is Exit.STALLED,
         }
-        known = (session.read("used") or {}).get("artefacts", {})
-        session.write("used", {"artefacts": evidence.read_by(job) | known})  # as the first job that used it
+        known = (session.read("used") or {}).get("inputs", {})
+        session.write("used", {"inputs": evidence.read_by(job) | known})  # as the first job that used it
         session.write_job(run.name, {**evidence.job(job, self.api), **more})

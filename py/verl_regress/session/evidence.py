@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import BadInput
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress, recorded_run
-from verl_regress.store.artefact import load
-from verl_regress.store.hashes import Hashes, digest, of_file
+from verl_regress.store.hashes import Hashes, digest
 
 
 def job_digests(root: SharedRoot, names: Iterable[str]) -> dict[str, str]:
@@ -26,41 +24,19 @@ def inputs(found: JobDir) -> list[dict[str, Any]]:
     return list((found.read_state("inputs") or {}).get("inputs", []))
 
 
-def read_by(found: JobDir) -> dict[str, dict[str, str]]:
-    """The hashes of what a job read on the shared root, by path, as the check `artefacts` compares them; without checkpoints of other jobs."""
+def read_by(found: JobDir) -> dict[str, str]:
+    """The hash of each input of a job on the shared root, by path, as the check `artefacts` compares them; without checkpoints of other jobs."""
     return {
-        each["path"]: {"": each["sha256"]}
+        each["path"]: each["sha256"]
         for each in inputs(found)
         if each["fact"] and each["sha256"] and found.root.has(Path(each["path"]))
     }
 
 
-def artefacts(root: SharedRoot, paths: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The same for these paths now; of a directory that `make prepare` made, the sha256 of each file too."""
+def contents(root: SharedRoot, paths: Iterable[str]) -> dict[str, str]:
+    """The same for these paths now."""
     hashes = Hashes(root)
-    return {
-        path: {"": str(hashes.content_of(Path(path)))}
-        | {
-            name: of_file(Path(path, name), hashes.of_large)
-            for name in prepared(path)
-            if name and Path(path, name).is_file()
-        }
-        for path in paths
-    }
-
-
-def prepared(path: str) -> dict[str, str]:
-    """The sha256 that `make prepare` recorded of a file that it made, or of each file in a directory that it made, by name."""
-    place = Path(path)
-    try:
-        files = load(place if place.is_dir() else place.parent).files
-    except BadInput:  # it did not make it
-        return {}
-    return {
-        ("" if place.is_file() else name): file["sha256"]
-        for name, file in files.items()
-        if place.is_dir() or name == place.name
-    }
+    return {path: str(hashes.content_of(Path(path))) for path in paths}
 
 
 def loaded(found: JobDir, code_path: Path) -> dict[str, str]:

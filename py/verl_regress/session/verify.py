@@ -220,15 +220,13 @@ def _next(root: SharedRoot, session: Session, suite: Suite, budget: int | None) 
 
 def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> int:
     from verl_regress.session import report, verdict  # as above
-    from verl_verdict.verdicts import Word
+    from verl_verdict import verdicts
 
     gathered = session.evidence()
-    used = list(gathered.get("used", {}).get("artefacts", {}))
     end = {
         "nodes": evidence.nodes(api),
         "digests": evidence.job_digests(root, [job["submission_id"] for job in checks.own_jobs(gathered).values()]),
-        "prepared": {path: evidence.prepared(path) for path in used},
-        "artefacts": evidence.artefacts(root, used),
+        "inputs": evidence.contents(root, gathered.get("used", {}).get("inputs", {})),
     }
     with contextlib.suppress(OSError):  # a full disk must not hide the answer; writing the reports reports it
         session.write("end", end)
@@ -238,7 +236,7 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Names
         gathered,
         checks.judge(gathered, only),
         [] if only else verdict.of_session(gathered, args.budget),
-        [Word(word) for word in args.allow.replace(",", " ").split()],
+        verdicts.allowed(args.allow.replace(" ", ",")),
     )
     as_json = json.dumps(report.as_json(outcome), indent=2, ensure_ascii=False)
     print(as_json if args.json else say.shown("\n".join(report.text(outcome))), flush=True)
