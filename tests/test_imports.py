@@ -61,7 +61,7 @@ READING = "Reading a record needs the standard library alone, as a worker has it
                 ("plan/devices.py", "from verl_regress.cluster import packages", [PLANNING]),
                 ("plan/devices.py", "import requests", [PLANNING]),
                 ("jobs/failure.py", "from verl_regress.cluster import ray_api", [JUDGING]),
-                ("worker/tee.py", "def late():\n    import ray", [RAY]),
+                ("worker/queue.py", "def late():\n    import ray", [RAY]),
                 ("../../judge/verl_verdict/judge.py", "from verl_regress.base import errors", [VERDICT]),
                 ("../../judge/verl_verdict/records.py", "def late():\n    import ray", [VERDICT]),
                 ("../../judge/verl_verdict/errors.py", "from verl_verdict import judge", [CIRCLE]),

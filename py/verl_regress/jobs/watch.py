@@ -11,12 +11,19 @@ from verl_regress.base.errors import Exit
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster.ray_api import Node, RayApi, Unreachable
-from verl_regress.jobs import checkpoints, debug, failure, find, phase, progress, stacks, sweep
+from verl_regress.jobs import checkpoints, debug, failure, find, progress, stacks, sweep
+from verl_regress.jobs.launcher_lock import Launcher, launcher_of
 from verl_regress.jobs.status import Judgement, Status, observe, status_of
 from verl_regress.secrets import secret_files
 
 _LOOK_EVERY = 1.0  # seconds between two checks of the job
 _TO_FINISH = 4.0  # seconds
+_BEFORE_IT_RUNS = {
+    Status.SUBMITTING: "submitting it to Ray",
+    Status.PENDING: "waiting for Ray to start its launcher",
+    Status.QUEUED: "waiting in the queue",
+    Status.UNKNOWN: "waiting for Ray to answer",
+}
 
 
 @dataclass(frozen=True)
@@ -249,13 +256,29 @@ class _ProgressSigns:
     def show(self, judgement: Judgement) -> None:
         """Show what the job is doing if nothing was printed for a while; before its first step, each change at once."""
         now, status = time.monotonic(), judgement.status
-        words = judgement.debugged or phase.words(
-            self._job, status, self.step if self._writes_steps else None, self._total
-        )
+        words = judgement.debugged or doing(self._job, status, self.step if self._writes_steps else None, self._total)
         if words is not None:
             self.doing = words
             is_news = status is Status.RUNNING and not self._is_training and judgement.debugged is None
             self._pulse.beat(words, now, is_news=is_news)
+
+
+def doing(job: JobDir, status: Status, step: int | None, total: int | None) -> str | None:
+    """What it is doing; None if it is over. `step` is the last recorded one, None if the job records none, `total` how many it announced."""
+    if status is not Status.RUNNING:
+        return _BEFORE_IT_RUNS.get(status)
+    if job.read_state("ended") is not None:
+        return "taking a debug bundle of its end"
+    if job.read_state("started") is None:
+        is_launched = launcher_of(job) is not Launcher.NOT_YET
+        return "proving the code that it imports" if is_launched else "starting its launcher"
+    if step is None:
+        return "training"
+    if not step:
+        return "starting the trainer, or in its first step"
+    if total is None:
+        return f"working on step {step + 1}"
+    return f"working on step {step + 1} of {total}" if step < total else "finishing after the last step"
 
 
 def summarise(job: JobDir, judgement: Judgement) -> None:

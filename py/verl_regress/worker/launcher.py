@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from redaction import Redactor
 from verl_regress.base.errors import RegressError, last_line
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import JOB_UIDS, need, of_job
@@ -32,12 +33,50 @@ from verl_regress.secrets import secret_files
 from verl_regress.store import snapshot
 from verl_regress.store.hashes import Hashes
 from verl_regress.worker import aftermath, loaded_code, queue
-from verl_regress.worker.lost_nodes import Watch
-from verl_regress.worker.tee import Tee
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _HOOKS = Path(__file__).parents[2] / "hooks"
+
+
+class Tee:
+    """Writes bytes as they come to our stdout (Ray's log) and to the driver's log on the shared storage.
+
+    The job's secrets are replaced by their names. If one log cannot be written, the other still is.
+    """
+
+    def __init__(self, log: int) -> None:
+        self._log = log
+        self._redactor = Redactor({})
+
+    def hide(self, secrets: Mapping[str, str]) -> None:
+        """Replace these values by their names from now on; a complete line is never held back for that."""
+        self._redactor = Redactor(secrets)
+
+    def write(self, chunk: bytes) -> None:
+        """Write the bytes, except for an end that may be the start of a secret."""
+        self._put(self._redactor.feed(chunk))
+
+    def end(self) -> None:
+        """Write what was held back because it might have been the start of a secret."""
+        self._put(self._redactor.end())
+
+    def _put(self, chunk: bytes) -> None:
+        for log in (1, self._log):
+            with contextlib.suppress(OSError):
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(log, view) :]
+
+    def move(self, pipe: int) -> bool:
+        """Write what is in the pipe; False if every process that could write to it has closed it."""
+        chunk = os.read(pipe, 65536)
+        self.write(chunk)
+        return chunk != b""
+
+    def line(self, text: str) -> None:
+        """Write one line of our own."""
+        self.write(text.encode("utf-8", "replace") + b"\n")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -355,7 +394,7 @@ def _train(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     trainer.let_train()
     on_start()
-    watch = Watch(job, child)
+    watch = aftermath.Watch(job, child)
     is_open = True
     while is_open and child.poll() is None:
         if select.select([trainer.output], [], [], 0.2)[0]:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from verl_regress.jobs import launcher_lock, phase
+from verl_regress.jobs import launcher_lock, watch
 from verl_regress.jobs.status import Status
 
 
@@ -21,7 +21,7 @@ from verl_regress.jobs.status import Status
 def test_the_trainers_work(make_job, step, total, words):
     job = make_job()
     job.write_state("started", {})
-    assert phase.words(job, Status.RUNNING, step, total) == words
+    assert watch.doing(job, Status.RUNNING, step, total) == words
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ def test_the_trainers_work(make_job, step, total, words):
     ],
 )
 def test_before_it_trains(make_job, status, words):
-    assert phase.words(make_job(), status, 0, None) == words
+    assert watch.doing(make_job(), status, 0, None) == words
 
 
 def test_the_launchers_own_work(make_job):
     job = make_job()
     lock = launcher_lock.hold(job)
-    assert phase.words(job, Status.RUNNING, 0, None) == "proving the code that it imports"
+    assert watch.doing(job, Status.RUNNING, 0, None) == "proving the code that it imports"
     job.write_state("ended", {"exit_code": 0, "reason": "the trainer ended"})
-    assert phase.words(job, Status.RUNNING, 0, None) == "taking a debug bundle of its end"
+    assert watch.doing(job, Status.RUNNING, 0, None) == "taking a debug bundle of its end"
     os.close(lock)

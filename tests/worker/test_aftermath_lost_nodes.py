@@ -11,8 +11,8 @@ from shared_fixtures import write
 
 from verl_regress.base.errors import RegressError
 from verl_regress.cluster import ray_internals
-from verl_regress.worker import lost_nodes
-from verl_regress.worker.lost_nodes import Watch
+from verl_regress.worker import aftermath
+from verl_regress.worker.aftermath import Watch
 
 LOST = ["worker-1 (10.0.0.3)"]
 ALIVE = []
@@ -22,7 +22,7 @@ ALIVE = []
 def trainer(make_job, monkeypatch):
     """A process group that would run for an hour, and what is asked about it."""
     for name in ("_CHECK_EVERY", "_QUIET", "_PATIENCE"):
-        monkeypatch.setattr(lost_nodes, name, 0.02)
+        monkeypatch.setattr(aftermath, name, 0.02)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.9:6379")
     monkeypatch.setenv("VERL_REGRESS_NODE_IP", "10.0.0.2")
     started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
@@ -39,9 +39,9 @@ def watched(trainer, monkeypatch):
         job, process = trainer
         now, asked, over = [0.0], [], threading.Event()
         rows = iter(moments)
-        monkeypatch.setattr(lost_nodes, "_QUIET", 30.0)
-        monkeypatch.setattr(lost_nodes, "_PATIENCE", 30.0)
-        monkeypatch.setattr(lost_nodes, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(aftermath, "_QUIET", 30.0)
+        monkeypatch.setattr(aftermath, "_PATIENCE", 30.0)
+        monkeypatch.setattr(aftermath, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
 
         def nodes_lost(*question):
             asked.append(question)
