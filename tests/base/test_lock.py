@@ -13,7 +13,7 @@ import pytest
 
 from verl_regress.base import lock
 from verl_regress.base.errors import RegressError
-from verl_regress.store import removal
+from verl_regress.store import retention
 from verl_regress.worker import queue
 
 HERE = os.uname().nodename
@@ -99,10 +99,10 @@ def test_a_record_shows_nothing_that_a_terminal_acts_on(tmp_path, record, name):
 
 def test_gc_that_hangs_is_named_to_who_submits(shared, holder, monkeypatch):
     hanging = holder(shared.jobs_lock, "make gc")
-    monkeypatch.setattr(removal, "_LOCK_SECONDS", 0.3)
+    monkeypatch.setattr(retention, "_GC_SECONDS", 0.3)
     with (
         pytest.raises(RegressError, match=rf" locked for 0 s by make gc \(pid {hanging.pid} "),
-        removal.uncollected(shared),
+        retention.uncollected(shared),
     ):
         pass
 

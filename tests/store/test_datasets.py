@@ -228,7 +228,8 @@ class Packages:
             raise ConnectionError("Couldn't reach the Hub\nand more lines")
         return value
 
-    def dataset_info(self, _repo):
+    def repo_info(self, _repo, repo_type, revision):
+        assert (repo_type, revision) == ("dataset", None)
         return self._answer(type("Info", (), {"sha": "abc123"}))
 
     def load_dataset(self, _repo, _config, revision):

@@ -156,7 +156,8 @@ class Hub:
     def HfApi(self):
         return self
 
-    def model_info(self, _repo, revision):
+    def repo_info(self, _repo, repo_type, revision):
+        assert repo_type == "model"
         if not self.online:
             raise ConnectionError("no route to the hub")
         return SimpleNamespace(sha=f"sha-of-{revision}")

@@ -14,8 +14,8 @@ from streams import state_of, tar
 
 from verl_regress.base import layout, lock
 from verl_regress.base.layout import JobDir
-from verl_regress.store import removal, retention, snapshot
-from verl_regress.store.removal import uncollected
+from verl_regress.store import retention, snapshot
+from verl_regress.store.retention import uncollected
 
 HOUR, DAY = 3600, 24 * 3600
 DONE = {"ended": {"exit_code": 0, "reason": "the trainer ended"}, "started": {}}
@@ -355,7 +355,7 @@ def test_a_job_that_cannot_be_read_is_named_and_keeps_every_snapshot_and_helper(
 def test_what_a_killed_gc_left_is_removed_by_the_next(run, old, snapshots, monkeypatch):
     job, words = old("job", 80), ("--owner=ann:0123456789abcdef", "gc", "--cluster=c", "--keep=0")
     with monkeypatch.context() as killed:
-        killed.setattr(removal.artefact.shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+        killed.setattr(retention.artefact.shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run(*words).status == 130
     assert ".global_step_10.gone" in [path.name for path in job.checkpoints.iterdir()]
     assert run(*words).status == 0
@@ -379,7 +379,7 @@ def test_on_a_full_disk_checkpoints_are_removed_before_that_is_recorded(gc, old,
 
 def test_a_submission_waits_until_gc_has_ended_and_says_so(gc, old, shared, monkeypatch, capsys):
     monkeypatch.setattr(lock, "_PATIENCE", 0.1)
-    job, seen, remove = old("job", 80), [], removal.Waste.remove
+    job, seen, remove = old("job", 80), [], retention.Waste.remove
 
     def submit():
         with uncollected(shared):
@@ -393,7 +393,7 @@ def test_a_submission_waits_until_gc_has_ended_and_says_so(gc, old, shared, monk
         assert seen == []
         remove(self)
 
-    monkeypatch.setattr(removal.Waste, "remove", slowly)
+    monkeypatch.setattr(retention.Waste, "remove", slowly)
     said = gc("--keep=0", "--named=codeA", "--named=codeB")
     submission.join()
     assert seen == [True]

@@ -64,7 +64,7 @@ def test_ray_gets_what_was_planned_and_where_it_was_sent_from(submit, ray, sdk, 
 
 
 def test_a_submission_ends_if_something_keeps_the_lock_of_the_jobs(submit, shared, monkeypatch):
-    monkeypatch.setattr("verl_regress.store.removal._LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("verl_regress.store.retention._GC_SECONDS", 0.0)
     with lock.held(shared.jobs_lock, "the test", 0):
         outcome = submit()
     assert (outcome.status, outcome.out) == (1, "")

@@ -17,7 +17,7 @@ from verl_regress.session import evidence, schedule, suites
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
 from verl_regress.store import snapshot
-from verl_regress.store.removal import uncollected
+from verl_regress.store.retention import uncollected
 from verl_regress.store.sessions import Session
 from verl_regress.submit import submit
 

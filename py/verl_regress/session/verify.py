@@ -24,7 +24,7 @@ from verl_regress.session.driver import Driver, Material
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
 from verl_regress.store import snapshot
-from verl_regress.store.removal import uncollected
+from verl_regress.store.retention import uncollected
 from verl_regress.store.sessions import Session, all_of, named, need_unfinished
 from verl_regress.submit import submit
 

@@ -54,18 +54,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def default_name(source: str) -> str:
-    """Return the default name for data from `source`."""
-    return SYNTHETIC_NAME if source == "synthetic" else GSM8K_NAME
-
-
 def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryIO) -> artefact.Manifest:
     """Make `datasets/<name>` and `datasets/<name>_sft` from `source` unless they exist; returns the first's manifest.
 
     `stream` is only read for `path:PLACE`: a tar of the files there. Data with one of verl's columns alone becomes that form alone. Raises
     BadInput for a name or data that cannot be used, and as `rehearsal.run` and `artefact.ensure` do.
     """
-    target = root.datasets / _checked_name(name or default_name(source), source)
+    target = root.datasets / _checked_name(name or (SYNTHETIC_NAME if source == "synthetic" else GSM8K_NAME), source)
     if source == "hub":
         return _prepare_from_hub(root, target)
     if source != "synthetic":
@@ -208,10 +203,8 @@ def _ensure(
             counts[f"{split}_rows"] = len(rows) if isinstance(rows, list) else parquet_of(rows, str(rows))[1]
             for directory, form in zip(directories, suffixes, strict=True):
                 name = "val" if form and split == "test" else split
-                if forms is None and form and isinstance(rows, list):
-                    write_parquet(conversations(rows), directory / f"{name}.parquet")
-                else:
-                    write_parquet(rows, directory / f"{name}.parquet")
+                is_made = forms is None and form and isinstance(rows, list)
+                write_parquet(conversations(rows) if is_made else rows, directory / f"{name}.parquet")
         return counts
 
     return artefact.ensure_all([target.with_name(target.name + form) for form in suffixes], source, build, knob=KNOB)[0]
@@ -232,21 +225,15 @@ def _checked_name(name: str, source: str) -> str:
 
 
 def _prepare_from_hub(root: SharedRoot, target: Path) -> artefact.Manifest:
-    source = "hub"
-    hub = Hub(
-        root,
-        "DATASET_SOURCE=hub",
-        "without a way out, use DATASET_SOURCE=path:DIR with its train.jsonl and test.jsonl.",
-    )
-    there = artefact.find(target)
-    # An existing data set needs no network: it keeps its revision.
-    revision = there.revision if there is not None and there.source == source else hub.dataset_revision(_GSM8K_REPO)
+    cure = "without a way out, use DATASET_SOURCE=path:DIR with its train.jsonl and test.jsonl."
+    hub = Hub(root, "DATASET_SOURCE=hub", _GSM8K_REPO, cure)
+    revision = hub.revision(target, "hub", "dataset")
 
     def rows() -> Data:
-        splits = hub.dataset(_GSM8K_REPO, "main", revision)
+        splits = hub.dataset("main", revision)
         return {split: gsm8k_rows(splits[split], split, f"{_GSM8K_REPO} {split} row") for split in SPLITS}
 
-    return _ensure(target, Source(source, revision), rows)
+    return _ensure(target, Source("hub", revision), rows)
 
 
 def _sha256(data: bytes) -> str:

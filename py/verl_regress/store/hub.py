@@ -12,6 +12,7 @@ from verl_regress.base import pulse
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import SharedRoot
 from verl_regress.base.trust import need
+from verl_regress.store import artefact
 
 _REASON_WIDTH = 160
 
@@ -19,49 +20,45 @@ _Answer = TypeVar("_Answer")
 
 
 class Hub:
-    """Fetches from the hub; every failure is one RegressError that names the knob and ends with `cure`.
+    """Fetches `repo` from the hub; every failure is one RegressError that names the knob and ends with `cure`.
 
     Raises BadInput if another user can change the cache.
     """
 
-    def __init__(self, root: SharedRoot, asked_by: str, cure: str) -> None:
+    def __init__(self, root: SharedRoot, asked_by: str, repo: str, cure: str) -> None:
         # The hub's packages read this when they are imported, so it is set first.
         os.environ["HF_HOME"] = str(root.hf)
-        self._cache = root.hf
-        need(self._cache, f"HF_HOME={self._cache} (for {asked_by})", "or let its owner remove it", alone=True)
-        self._asked_by = asked_by
-        self._cure = cure
+        need(root.hf, f"HF_HOME={root.hf} (for {asked_by})", "or let its owner remove it", alone=True)
+        self._cache, self._asked_by, self._repo, self._cure = root.hf, asked_by, repo, cure
 
-    def dataset_revision(self, repo: str) -> str:
-        """Return the newest commit of the dataset `repo`."""
-        return self._ask(repo, lambda: str(import_module("huggingface_hub").HfApi().dataset_info(repo).sha))
+    def revision(self, target: Path, source: str, kind: str, asked: str | None = None) -> str:
+        """The commit that `asked` (a branch, tag or commit; None: the newest) of a `model` or a `dataset` means.
 
-    def dataset(self, repo: str, config: str, revision: str) -> Mapping[str, Sequence[Mapping[str, str]]]:
-        """Return the dataset's splits, by name, each a sequence of rows."""
-        splits: Mapping[str, Sequence[Mapping[str, str]]] = self._ask(
-            repo, lambda: import_module("datasets").load_dataset(repo, config, revision=revision)
-        )
-        return splits
+        If the artefact `target` is from that source, it needs no network: it keeps its revision.
+        """
+        there = artefact.find(target)
+        if there is not None and there.source == source:
+            return there.revision
+        info = {"repo_type": kind, "revision": asked}
+        return self._ask(lambda: str(import_module("huggingface_hub").HfApi().repo_info(self._repo, **info).sha))
 
-    def model_revision(self, repo: str, revision: str | None) -> str:
-        """Return the commit that `revision` (branch, tag or commit; None: the default branch) of `repo` means."""
+    def dataset(self, config: str, revision: str) -> Mapping[str, Sequence[Mapping[str, str]]]:
+        """The dataset's splits, by name, each a sequence of rows."""
+        return self._ask(lambda: import_module("datasets").load_dataset(self._repo, config, revision=revision))
+
+    def model(self, revision: str) -> Path:
+        """The directory in the hub's cache that holds the model's files (links into the same cache)."""
         return self._ask(
-            repo, lambda: str(import_module("huggingface_hub").HfApi().model_info(repo, revision=revision).sha)
+            lambda: Path(import_module("huggingface_hub").snapshot_download(self._repo, revision=revision))
         )
 
-    def model(self, repo: str, revision: str) -> Path:
-        """Return the directory in the hub's cache that holds the model's files (links into the same cache)."""
-        return self._ask(
-            repo, lambda: Path(import_module("huggingface_hub").snapshot_download(repo, revision=revision))
-        )
-
-    def _ask(self, repo: str, question: Callable[[], _Answer]) -> _Answer:
+    def _ask(self, question: Callable[[], _Answer]) -> _Answer:
         try:
-            with pulse.during(f"fetching {repo} from the Hugging Face hub", partial(pulse.size_of, self._cache)):
+            with pulse.during(f"fetching {self._repo} from the Hugging Face hub", partial(pulse.size_of, self._cache)):
                 return question()
         except Exception as error:  # what the hub's packages raise differs from release to release
             reason = shorten(str(error).partition("\n")[0], _REASON_WIDTH, placeholder=" …")
             raise RegressError(
-                f"{self._asked_by}: '{repo}' cannot be fetched from the Hugging Face hub "
+                f"{self._asked_by}: '{self._repo}' cannot be fetched from the Hugging Face hub "
                 f"({type(error).__name__}: {reason}): {self._cure}"
             ) from error

@@ -90,9 +90,8 @@ def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]
         actor, critic = map(str, directories)
         asked = f"MODEL_SOURCE=tiny with SEED={seed}"
         with pulse.during("training the tiny model"):
-            facts: dict[str, float | int] = json.loads(
-                rehearsal.run(asked, "model", actor, f"--critic={critic}", f"--seed={seed}")
-            )
+            said = rehearsal.run(asked, "model", actor, f"--critic={critic}", f"--seed={seed}")
+        facts: dict[str, float | int] = json.loads(said)
         return facts
 
     return artefact.ensure_all(targets, Source("tiny", TINY_RECIPE, seed), build, knob=KNOB)
@@ -100,15 +99,11 @@ def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]
 
 def _prepare_from_hub(root: SharedRoot, target: Path, source: str, address: str) -> artefact.Manifest:
     repo, _, asked = address.partition("@")
-    hub = Hub(root, f"MODEL_SOURCE={source}", "check the name, or without a way out use MODEL_SOURCE=path:DIR.")
-    there = artefact.find(target)
-    # An existing model needs no network: it keeps its revision.
-    revision = (
-        there.revision if there is not None and there.source == source else hub.model_revision(repo, asked or None)
-    )
+    hub = Hub(root, f"MODEL_SOURCE={source}", repo, "check the name, or without a way out use MODEL_SOURCE=path:DIR.")
+    revision = hub.revision(target, source, "model", asked or None)
 
     def build(directory: Path) -> dict[str, str]:
-        cached = hub.model(repo, revision)
+        cached = hub.model(revision)
         need(cached, f"MODEL_SOURCE={source}", "or remove it")  # the copy would be ours
         for file in sorted(path for path in cached.rglob("*") if path.is_file()):
             _link_or_copy(file.resolve(), directory / file.relative_to(cached))

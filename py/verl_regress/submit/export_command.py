@@ -10,7 +10,7 @@ from verl_regress.export import compose_project, dstack, kuberay
 from verl_regress.export.job import Export
 from verl_regress.export.site import Site
 from verl_regress.plan import plan
-from verl_regress.store.removal import uncollected
+from verl_regress.store.retention import uncollected
 from verl_regress.submit import submit
 
 # To add a format: a module with LONGEST, how many characters its names have at most, and render().

@@ -24,7 +24,7 @@ from verl_regress.jobs.status import status_of
 from verl_regress.plan import overrides, plan, request
 from verl_regress.plan.request import Attempt
 from verl_regress.secrets import secret_files
-from verl_regress.store.removal import uncollected
+from verl_regress.store.retention import uncollected
 from verl_regress.submit import submit
 
 _OVERRIDES = "overrides"

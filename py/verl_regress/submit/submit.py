@@ -28,7 +28,7 @@ from verl_regress.plan.request import CommandLine, Defaults, Request
 from verl_regress.secrets import secret_files
 from verl_regress.store import mismatch
 from verl_regress.store.hashes import Hashes
-from verl_regress.store.removal import uncollected
+from verl_regress.store.retention import uncollected
 from verl_regress.worker import queue
 
 # The members of the stream that scripts/lib/job.bash sends.

@@ -13,7 +13,7 @@ from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.plan import plan, request
 from verl_regress.secrets import secret_files
-from verl_regress.store.removal import uncollected
+from verl_regress.store.retention import uncollected
 from verl_regress.submit import submit
 
 
