@@ -214,7 +214,7 @@ def test_reward_functions(shared, source, encoding):
     path.write_bytes(source.encode(encoding, "surrogatepass" if encoding == "utf-8" else "backslashreplace"))
     function = reward_fn.Function(str(path), "compute_score", "reward.custom_reward_function")
     try:
-        reward_fn.check_function(shared, function, path, SPEC_FILE, ())
+        reward_fn.check_file(function, f"reward_fn_path={path} (from {SPEC_FILE})")
     except BadInput as refused:
         sentence = str(refused)
     else:

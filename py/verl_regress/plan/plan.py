@@ -14,7 +14,7 @@ from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.trust import need, trusted
-from verl_regress.plan import contents, inputs, plain_secrets, ray_init, reward_call, reward_fn
+from verl_regress.plan import contents, inputs, plain_secrets, ray_init, reward_fn
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.inputs import Artefact, Input
@@ -208,8 +208,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
     caches = tuple(inputs.caches(root, environment))
     code_dirs = tuple(dict.fromkeys(_python_path(root, environment, code)))
     read = inputs.find(root, environment, paths.job, composed, _artefacts(root, request, paths))
-    reward_fn.check_function(root, composed.reward, paths.reward_fn, request.spec.origin, composed.overrides)
-    reward_call.check(root, code.path, code.record, composed)
+    reward_fn.check(root, composed, paths.reward_fn, request.spec.origin, code.path, code.record)
     contents.check(root, request.workload, composed, read)
     return Plan(request, code, paths, made.driver, environment, composed, read, code_dirs, caches)
 

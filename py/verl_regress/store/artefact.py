@@ -15,7 +15,6 @@ from verl_regress import __version__
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput, RegressError, first
 
-BUILDER = f"verl-regress {__version__}"
 MANIFEST = "manifest.json"
 _SHOWN_REVISION = 12
 
@@ -49,41 +48,32 @@ class Manifest:
 
 
 def ensure(target: Path, source: Source, build: Callable[[Path], Mapping[str, Any]], *, knob: str) -> Manifest:
-    """Make the artefact `target` unless it exists; returns its manifest. See `ensure_all`, which makes several."""
+    """Make the artefact `target` unless it exists; returns its manifest. See `ensure_all`."""
     return ensure_all([target], source, lambda directories: build(directories[0]), knob=knob)[0]
 
 
 def ensure_all(
-    targets: Sequence[Path],
-    source: Source,
-    build: Callable[[Sequence[Path]], Mapping[str, Any]],
-    *,
-    knob: str,
+    targets: Sequence[Path], source: Source, build: Callable[[Sequence[Path]], Mapping[str, Any]], *, knob: str
 ) -> list[Manifest]:
     """Make the artefacts `targets`, which one call of `build` makes together, unless they exist.
 
-    `build` gets one new directory for each target, fills them and returns facts worth keeping (JSON values). A target
-    from the same source is left untouched (only its files' names and sizes are checked). If two
-    builders run at once, the first to finish wins. `knob` (such as `DATASET`) names the artefact, and the knob with
-    `_SOURCE` appended chose the source. Raises BadInput if a target exists from another source, damaged, or is not an
-    artefact; RegressError if the directory cannot be written; whatever `build` raises. In all these cases nothing is
-    left behind.
+    `build` gets one new directory for each target, fills them and returns facts worth keeping (JSON values). A target from the same
+    source is left untouched (only its files' names and sizes are checked). If two builders run at once, the first to finish wins.
+    `knob` (such as `DATASET`) names the artefact in messages. Raises BadInput if a target exists from another source, damaged, or is not
+    an artefact; RegressError if the directory cannot be written; whatever `build` raises. Then nothing is left behind.
     """
-    found = [_existing(target, source, knob) for target in targets]
-    if None not in found:
+    found = [manifest for target in targets if (manifest := _existing(target, source, knob)) is not None]
+    if len(found) == len(targets):
         for target in targets:
             say.skip(f"{target} (exists, same source)")
-        return [manifest for manifest in found if manifest is not None]
+        return found
     suffix = f"{os.getpid()}.{secrets.token_hex(4)}.tmp"
     directories = [target.with_name(f".{target.name}.{suffix}") for target in targets]
     try:
         for directory in directories:
             make_directory(directory)
-        facts = build(directories)
-        return [
-            _finish(directory, target, source, facts, knob)
-            for directory, target in zip(directories, targets, strict=True)
-        ]
+        facts, pairs = build(directories), zip(directories, targets, strict=True)
+        return [_finish(directory, target, source, facts, knob) for directory, target in pairs]
     finally:
         for directory in directories:
             shutil.rmtree(directory, ignore_errors=True)
@@ -98,7 +88,7 @@ def is_there(target: Path, source: Source, *, knob: str) -> bool:
 
 
 def load(target: Path) -> Manifest:
-    """Return the manifest of the artefact `target`; raises BadInput if there is none or it cannot be read."""
+    """The manifest of the artefact `target`. Raises BadInput if there is none."""
     try:
         return Manifest(**json.loads((target / MANIFEST).read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, TypeError) as error:
@@ -108,12 +98,12 @@ def load(target: Path) -> Manifest:
 
 
 def find(target: Path) -> Manifest | None:
-    """Return the manifest of the artefact `target`, or None if nothing has that name; raises as `load` does."""
+    """The manifest of the artefact `target`, or None if nothing has that name. Raises as `load` does."""
     return load(target) if os.path.lexists(target) else None
 
 
 def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file's contents, in hex."""
+    """The sha256 of a file's contents, in hex."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -166,18 +156,17 @@ def delete(path: Path) -> None:
 def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, Any], knob: str) -> Manifest:
     # A folder copied from an artefact contains that one's manifest: replace it with ours.
     paths = sorted(path for path in directory.rglob("*") if path.is_file() and path != directory / MANIFEST)
+    files = {
+        str(path.relative_to(directory)): {"sha256": sha256_of(path), "bytes": path.stat().st_size} for path in paths
+    }
+    created = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     manifest = Manifest(
-        name=target.name,
-        source=source.source,
-        revision=source.revision,
-        seed=source.seed,
-        builder=BUILDER,
-        files={
-            str(path.relative_to(directory)): {"sha256": sha256_of(path), "bytes": path.stat().st_size}
-            for path in paths
-        },
+        target.name,
+        builder=f"verl-regress {__version__}",
+        files=files,
         facts=dict(facts),
-        created=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+        created=created,
+        **asdict(source),
     )
     text = json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n"
     (directory / MANIFEST).write_text(text, encoding="utf-8")

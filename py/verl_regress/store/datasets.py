@@ -203,8 +203,8 @@ def _ensure(
             counts[f"{split}_rows"] = len(rows) if isinstance(rows, list) else parquet_of(rows, str(rows))[1]
             for directory, form in zip(directories, suffixes, strict=True):
                 name = "val" if form and split == "test" else split
-                is_made = forms is None and form and isinstance(rows, list)
-                write_parquet(conversations(rows) if is_made else rows, directory / f"{name}.parquet")
+                made = conversations(rows) if forms is None and form and isinstance(rows, list) else rows
+                write_parquet(made, directory / f"{name}.parquet")
         return counts
 
     return artefact.ensure_all([target.with_name(target.name + form) for form in suffixes], source, build, knob=KNOB)[0]

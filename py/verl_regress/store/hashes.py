@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from verl_regress.base.errors import RegressError
 from verl_regress.base.files import read_json, write_atomically
 from verl_regress.base.layout import SharedRoot
 from verl_regress.base.owner import is_mine
@@ -79,7 +78,4 @@ class Hashes:
         return known[name]
 
     def _known(self) -> dict[str, str]:
-        try:
-            return (read_json(self._file) or {}) if is_mine(self._file) else {}
-        except RegressError:
-            return {}
+        return (read_json(self._file) or {}) if is_mine(self._file) else {}

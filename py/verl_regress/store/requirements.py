@@ -10,30 +10,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-Declared = dict[str, Any]
-"""Either `requires`, requirements as they are written, or the `problem` why they are not known."""
-
 
 class _Unreadable(Exception):
     """Why a file does not say it, in words that follow its name."""
 
 
-def declared(directory: Path, metadata: str | None = None) -> Declared:
-    """What the tree at `directory` declares; `metadata` is the METADATA of the release that it comes from, if it is one.
+def declared(directory: Path, metadata: str | None = None) -> dict[str, Any]:
+    """What the tree at `directory` declares: `requires`, requirements as they are written, or the `problem` why they are not known.
 
-    Raises nothing: what cannot be read is a `problem`.
+    `metadata` is the METADATA of the release that it comes from, if it is one.
     """
+    if metadata is not None:
+        return {"requires": HeaderParser().parsestr(metadata).get_all("Requires-Dist", [])}
     try:
-        requires = (
-            _of_checkout(directory)
-            if metadata is None
-            else HeaderParser().parsestr(metadata).get_all("Requires-Dist", [])
-        )
+        return {"requires": _of_checkout(directory)}
     except _Unreadable as error:
         return {"problem": str(error)}
-    except (AttributeError, TypeError) as error:  # such as `project = 1`
-        return {"problem": f"its pyproject.toml is not as Python's packaging defines it: {error}"}
-    return {"requires": requires}
 
 
 def _of_checkout(directory: Path) -> list[str]:

@@ -6,9 +6,9 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -34,9 +34,6 @@ _TREE_DIGITS = 8
 # We write these at the top of every snapshot, so they are not part of the hashed tree.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
 
-# What others read of a record.
-_NEEDED = {"code_id", "source", "revision", "dirty", "tree_sha256", "verl_version", "requirements"}
-
 Record = dict[str, Any]
 """What `snapshot.json` holds: code_id, source, revision, dirty, tree_sha256, file_count, verl_version, created, requirements
 (verl_regress.store.requirements)."""
@@ -59,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what `args.action` says; returns 0. Raises as `create` and `find` do."""
+    """Do what `args.action` says; returns 0."""
     root = SharedRoot(Path(args.shared_root))
     if args.action == "create":
         print(create(root, args.code_id, args.source, args.revision, sys.stdin.buffer, dirty=args.dirty)["code_id"])
@@ -69,18 +66,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: BinaryIO, *, dirty: bool) -> Record:
-    """Make the snapshot `code_id` of the tree in the tar `stream`, or skip it if it has that tree already.
+    """Make the snapshot `code_id` of the tree in the tar `stream`, or skip it if it has that tree already. Returns its record.
 
-    TREE in `code_id` becomes the first 8 digits of the tree's hash. Returns the record. Raises BadInput for a code id
-    that cannot be used, a stream that `tarball.unpack` refuses, a tree without verl/__init__.py, and if `code_id` is
-    another tree; nothing is left behind then.
+    Raises BadInput for a code id that cannot be used, a stream that `tarball.unpack` refuses, a tree without verl/__init__.py, and if
+    `code_id` is another tree; nothing is left behind then.
     """
     _directory(root, code_id.replace(TREE, "0" * _TREE_DIGITS))
     directory = root.snapshots / f".{os.getpid()}.{secrets.token_hex(4)}.tmp"
     artefact.make_directory(directory)
     try:
         tarball.unpack(stream, directory, source)
-        metadata = _take_metadata(directory)
+        metadata = None
+        if (file := directory / METADATA_MEMBER).is_file():
+            metadata = file.read_text(encoding="utf-8", errors="replace")
+            file.unlink()
         if not (directory / "verl" / "__init__.py").is_file():
             raise BadInput(
                 f"{source} (from VERL_SOURCE) has no verl/__init__.py, so it is not a verl source tree: name the folder or the repository that contains the folder 'verl'."
@@ -100,21 +99,17 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             "requirements": requirements.declared(directory, metadata),
             "created": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
         }
-        if os.path.lexists(target):
-            return _keep(root, record)
-        _write_ours(directory, record)
-        _compile(directory, target)
-        _make_read_only(directory)
-        try:
-            directory.rename(target)
-        except OSError:
-            if not os.path.lexists(target):
-                raise
-            return _keep(root, record)
+        if not os.path.lexists(target):
+            _write_ours(directory, record)
+            _compile(directory, target)
+            _make_read_only(directory)
+            with suppress(OSError):  # another one may have made it meanwhile
+                directory.rename(target)
+                say.changed(f"snapshot {code_id} made from {_described(record)}, {file_count} files at {target}")
+                return record
+        return _keep(root, record)
     finally:
         artefact.delete(directory)
-    say.changed(f"snapshot {code_id} made from {_described(record)}, {file_count} files at {target}")
-    return record
 
 
 def find(root: SharedRoot, code_id: str, source: str, revision: str) -> str | None:
@@ -127,7 +122,7 @@ def find(root: SharedRoot, code_id: str, source: str, revision: str) -> str | No
         target = root.snapshots / known
         try:
             record = _read_record(target)
-        except (OSError, ValueError):  # there is none, another user closed it, or it is damaged
+        except (OSError, ValueError):  # there is none, or another user closed it
             continue
         named = code_id.replace(TREE, record["tree_sha256"][:_TREE_DIGITS])
         if named == known and (record["source"], record["revision"], record["dirty"]) == (source, revision, False):
@@ -138,14 +133,9 @@ def find(root: SharedRoot, code_id: str, source: str, revision: str) -> str | No
 
 
 def list_snapshots(root: SharedRoot) -> list[str]:
-    """Return the code ids that have a snapshot, in order."""
-    if not root.snapshots.is_dir():
-        return []
-    return sorted(
-        path.name
-        for path in root.snapshots.iterdir()
-        if ids.NAME.fullmatch(path.name) and (path / RECORD_FILE).is_file()
-    )
+    """The code ids that have a snapshot, in order."""
+    records = sorted(root.snapshots.glob(f"*/{RECORD_FILE}"))
+    return [record.parent.name for record in records if ids.NAME.fullmatch(record.parent.name)]
 
 
 def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Record:
@@ -204,11 +194,8 @@ def _directory(root: SharedRoot, code_id: str) -> Path:
 
 
 def _read_record(target: Path) -> Record:
-    """Raises OSError, and ValueError for something that is not a record."""
+    """Raises OSError, and ValueError for what is not JSON."""
     record: Record = json.loads((target / RECORD_FILE).read_text(encoding="utf-8"))
-    missing = _NEEDED - record.keys() if isinstance(record, dict) else _NEEDED
-    if missing:
-        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
     return record
 
 
@@ -249,23 +236,10 @@ def tree_of(directory: Path) -> tuple[str, int]:
     return hashlib.sha256(text).hexdigest(), len(entries)
 
 
-def _take_metadata(directory: Path) -> str | None:
-    """The METADATA in the stream, which is not part of the tree, or None; bytes that are not text are dropped."""
-    file = directory / METADATA_MEMBER
-    if not file.is_file():
-        return None
-    text = file.read_text(encoding="utf-8", errors="replace")
-    file.unlink()
-    return text
-
-
 def _drop_bytecode(directory: Path) -> None:
     """Remove bytecode that came with a tree: it was compiled elsewhere."""
     for brought in list(directory.rglob(BYTECODE)):
-        if brought.is_dir() and not brought.is_symlink():
-            shutil.rmtree(brought)
-        else:
-            brought.unlink()
+        artefact.delete(brought)
 
 
 def _compile(directory: Path, target: Path) -> None:
@@ -274,14 +248,10 @@ def _compile(directory: Path, target: Path) -> None:
     It is bound to its source by hash (PEP 552), not by time. What does not compile (a template, or for another Python) is
     left out: importing it reports the error.
     """
-    files = sum(1 for _ in (directory / "verl").rglob("*.py"))
+    files, hashed = sum(1 for _ in (directory / "verl").rglob("*.py")), PycInvalidationMode.CHECKED_HASH
+    workers, tree = min(_COMPILERS, 1 + files // _FILES_EACH), directory / "verl"
     compileall.compile_dir(
-        directory / "verl",
-        quiet=2,
-        stripdir=directory,
-        prependdir=target,
-        workers=min(_COMPILERS, 1 + files // _FILES_EACH),
-        invalidation_mode=PycInvalidationMode.CHECKED_HASH,
+        tree, quiet=2, stripdir=directory, prependdir=target, workers=workers, invalidation_mode=hashed
     )
 
 
@@ -292,14 +262,10 @@ def verl_version(directory: Path) -> str:
 
 
 def _write_ours(directory: Path, record: Record) -> None:
-    for name, text in (
-        (MARKER_FILE, f'MARKER = "{record["code_id"]}"\n'),
-        (RECORD_FILE, json.dumps(record, indent=2, sort_keys=True) + "\n"),
-    ):
-        file = directory / name
-        # A tree copied from a snapshot contains that one's.
-        file.unlink(missing_ok=True)
-        file.write_text(text, encoding="utf-8")
+    marker, text = f'MARKER = "{record["code_id"]}"\n', json.dumps(record, indent=2, sort_keys=True) + "\n"
+    for file, content in ((directory / MARKER_FILE, marker), (directory / RECORD_FILE, text)):
+        file.unlink(missing_ok=True)  # a tree copied from a snapshot contains that one's
+        file.write_text(content, encoding="utf-8")
 
 
 def _make_read_only(directory: Path) -> None:
