@@ -55,7 +55,8 @@ def _waiting(job: Path) -> Iterator[None]:
     waits = job / "state" / "breakpoints" / f"{job_report.process()}-{threading.get_ident()}.json"
     attached = waits.with_suffix(".attached.json")
     with contextlib.ExitStack() as record:
-        record.callback(_remove, waits, attached)
+        for file in (waits, attached):
+            record.callback(file.unlink, missing_ok=True)
         with suppress(OSError):  # without its file, the thread waits all the same
             waits.parent.mkdir(parents=True, exist_ok=True)
             stream = record.enter_context(waits.with_suffix(".young").open("w", encoding="utf-8"))
@@ -79,30 +80,17 @@ def _waiting(job: Path) -> Iterator[None]:
     watcher.start()
 
 
-def _remove(*files: Path) -> None:
-    for file in files:
-        with suppress(OSError):
-            file.unlink()
-
-
 def _content() -> dict[str, Any]:
     host, port = _address or ("", 0)
     return {
         "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "task": _task(),
+        "task": ray_private.process_title(),
         "node": os.environ.get("VERL_REGRESS_NODE"),
         "host": host,
         "port": port,
         "pid": os.getpid(),
         **_where(),
     }
-
-
-def _task() -> str:
-    """What Ray calls this process, or the name of its program."""
-    with suppress(Exception):
-        return ray_private.process_title()
-    return Path(sys.argv[0]).name
 
 
 def _where() -> dict[str, Any]:

@@ -1,14 +1,11 @@
 """Every process of a job reports which verl modules it has loaded, and the sha256 of each module's file.
 
-What a report proves: the import system found each module named `verl` or `verl.…` in the process (and its main module,
-if that is one of verl's) at that path, and the source file there had those bytes when the process loaded it, or up to a
-second later. If Python loaded the module from bytecode, it had checked that the bytecode names the hash of that source. The
-bytecode itself is not hashed: it is in the read-only snapshot and was made from that source.
-Modules loaded less than a second before a process is killed may be missing from its report.
+What a report proves: each module named `verl` or `verl.…` (and the main module, if that is one of verl's) was found at that path, where
+the source had those bytes when the process loaded it, or up to a second later; Python had checked that its bytecode is of that source.
 
-A thread writes the report as soon as verl is loaded, and again when more modules were loaded, because Ray ends actors with
-SIGKILL. It starts when the process has imported Ray or verl. Every Ray actor reports, even one without verl, so an actor without a
-report has proved nothing. Read in Ray 2.60: ``get_runtime_context().get_job_id()`` and ``get_actor_id()``.
+A thread writes the report as soon as verl is loaded, and again when more modules were loaded, because Ray ends actors with SIGKILL: what
+was loaded in the last second may be missing. Every Ray actor reports, even one without verl, so an actor without a report has proved
+nothing. Read in Ray 2.60: ``get_runtime_context().get_job_id()`` and ``get_actor_id()``.
 """
 
 import atexit
@@ -47,8 +44,7 @@ class Reporter:
     """Keeps this process's identity report up to date."""
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._pid, self._lock = os.getpid(), threading.Lock()
         self._files: dict[str, dict[str, str | None]] = {}
         self._ids: dict[str, str | None] = {"job_id": None, "actor_id": None}
         self._reported: dict[str, object] | None = None

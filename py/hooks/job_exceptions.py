@@ -1,10 +1,11 @@
 """Records the exceptions that end the driver, or a task of Ray in any process of the job, at the moment they are raised.
 
-They go into ``state/reports/exceptions-<hostname>-<pid>.json``, the newest last. Each has the time, `is_driver`, the lines of its
-traceback, and its `chain`, the root first: `type`, `message`, `frames` (file and line, the deepest last), `link` (how the one before
-led to it: cause, context or none), and `came_from_ray`: then type and message come from the exception in another process.
+They go into ``state/reports/exceptions-<hostname>-<pid>.json``, the newest last. Each has its `chain`, the root first: `frames` has file
+and line, the deepest last, `link` how the one before led to it (cause, context or none); with `came_from_ray`, type and message come from
+the exception in another process.
 
-Ray gives the caller of a task only text, so the exception is taken where the task fails. Hydra lets a driver's exception through to ``sys.excepthook``, because HYDRA_FULL_ERROR is set in every job.
+Ray gives the caller of a task only text, so the exception is taken where the task fails. Hydra lets a driver's exception through to
+``sys.excepthook``, because HYDRA_FULL_ERROR is set in every job.
 """
 
 import os
@@ -47,14 +48,11 @@ def _record(error: BaseException, *, is_driver: bool) -> None:
         redact = Redactor(job_secrets.held).text
         chain = [{**one, "message": redact(one["message"])} for one in _chain(error)]
         lines = redact("".join(traceback.format_exception(error))).splitlines()[-_MOST_LINES:]
-        others = [one for one in _recorded if _messages(one["chain"]) != _messages(chain)]
+        messages = [one["message"] for one in chain]
+        others = [each for each in _recorded if [one["message"] for one in each["chain"]] != messages]
         new = {"time": time.time(), "is_driver": is_driver, "chain": chain, "lines": lines}
         _recorded[:] = [*others, new][-_MOST:]
         job_report.write("exceptions", {"exceptions": _recorded})
-
-
-def _messages(chain: list[dict[str, Any]]) -> list[str]:
-    return [one["message"] for one in chain]
 
 
 def _chain(error: BaseException | None) -> list[dict[str, Any]]:

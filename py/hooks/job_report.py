@@ -7,29 +7,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 JOB_DIR_VARIABLE = "VERL_REGRESS_JOB_DIR"
+hostname = socket.gethostname  # unlike the node's address, it is the same before and after Ray starts
 
 
 def job_dir() -> Path | None:
-    """Return the directory of the job that this process belongs to; None outside a job."""
+    """The directory of the job that this process belongs to; None outside a job."""
     named = os.environ.get(JOB_DIR_VARIABLE)
     return Path(named) if named else None
 
 
-def hostname() -> str:
-    """Return the node's own name; unlike its address, it is the same before and after Ray starts."""
-    return socket.gethostname()
-
-
 def process() -> str:
-    """Return ``<hostname>-<pid>``, which begins the name of a file that only this process writes."""
+    """``<hostname>-<pid>``, which begins the name of a file that only this process writes."""
     return f"{hostname()}-{os.getpid()}"
 
 
 def write(kind: str, payload: Mapping[str, object]) -> None:
     """Write ``<job dir>/state/reports/<kind>-<hostname>-<pid>.json``, in place of this process's earlier report of that kind.
 
-    Does nothing outside a job. A reader sees the old document or the new one, never part of one. Raises OSError if the
-    job directory cannot be written, and TypeError if ``payload`` is not JSON.
+    Does nothing outside a job. Raises OSError if the job directory cannot be written.
     """
     if (job := job_dir()) is None:
         return

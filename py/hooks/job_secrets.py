@@ -1,12 +1,10 @@
 """Puts a job's secrets into the environment of each of its Python processes.
 
-The values travel in a file that only its owner can read and that is removed when the job is over; only its path is in
-runtime_env, which Ray shows to anyone who asks, as /proc shows the environment that a process was started with. A process that
-cannot read the file must not run on.
+The values travel in a file that only its owner can read and that is removed when the job is over; only its path is in runtime_env, which
+Ray shows to anyone who asks. A process that cannot read the file must not run on.
 
-In a process that Ray started, sys.stdout and sys.stderr go through a Redactor, because Ray keeps this output in its own
-files on the node. Ray's job supervisor is such a process, too, but it passes its environment on to a shell, so it drops
-the secrets again. If that fails, the launcher does not run.
+In a process that Ray started, sys.stdout and sys.stderr go through a Redactor, because Ray keeps this output in its own files on the
+node. Ray's job supervisor is such a process, too, but it passes its environment on to a shell, so it drops the secrets again.
 """
 
 import json

@@ -1,19 +1,20 @@
 """Every process of a job that loads torch or verl records its memory over time, by which `make verify` judges B's memory.
 
-One file per process, ``<job dir>/state/memory/<hostname>-<pid>.txt``, with lines ``<unix time> <bytes> [name]``: the most
-anonymous and shared memory since the line before. Pages of files (libraries, mapped model files) are left out: processes share
-them, and the kernel drops them when it likes. A line has the name, Ray's actor or task or the module of `python -m`, where it is
-another one than before.
+One file per process, ``<job dir>/state/memory/<hostname>-<pid>.txt``, with lines ``<unix time> <bytes> [name]``: the most anonymous and
+shared memory since the line before (processes share pages of files, and the kernel drops them when it likes). The name, Ray's actor or
+task or the module of `python -m`, is there where it is another one than before.
 
-A thread looks every second. After every 40 lines the time between two lines doubles, so a day has about 470 lines. A
-forked child gets a thread of its own. If a line cannot be written (disk full, no permission), the next one has what it would
-have said; training goes on.
+A thread looks every second; after every 40 lines the time between two lines doubles. A forked child gets a thread of its own. If a line
+cannot be written, the next one has what it would have said. The first process on a node records what the
+kernel has counted there so far, in ``<job dir>/state/nodes/<hostname>.json`` (node_memory.py).
 
-The same thread answers who asks for the process's stacks (stacks.py). The first process on a node records what the kernel has
-counted there so far, in ``<job dir>/state/nodes/<hostname>.json`` (node_memory.py).
+The same thread writes the stacks of all threads of the process when a debug bundle of a running job asks for them, by the time in
+``<job dir>/state/stacks_asked``: shared storage reaches every node without a right to trace other processes. The launcher created that file:
+NFS may hide a new one for half a minute. The answer, ``<job dir>/state/stacks/<hostname>-<pid>.txt``, begins with the request.
 """
 
 import atexit
+import faulthandler
 import functools
 import json
 import os
@@ -26,13 +27,14 @@ from pathlib import Path
 
 import job_report
 import node_memory
-import stacks
 from on_import import on_import
 
 _LOOK_EVERY = 1.0  # seconds
 _LINES = 40  # until the time between two lines doubles
 _FORK_LIVES = 2.0  # seconds; a fork that only becomes another program leaves no file
 _PATIENCE = 5.0  # seconds that the end of a process waits for its last line
+
+_answered = ""  # the newest request for stacks that was
 
 
 def install() -> None:
@@ -86,8 +88,26 @@ def record(state: Path, ends: threading.Event) -> None:
             due = now + every - _LOOK_EVERY / 2
         if is_end:
             return
-        stacks.answer(state, name or last_name or "python")
+        answer(state, name or last_name or "python")
         ends.wait(_LOOK_EVERY)
+
+
+def answer(state: Path, name: str) -> None:
+    """Answer a new request for stacks in ``<job dir>/state``; `name` is what this process is called. Raises nothing."""
+    global _answered
+    with suppress(OSError):
+        asked = (state / "stacks_asked").read_text(encoding="ascii")
+        if asked == _answered:
+            return
+        file = state / "stacks" / f"{job_report.process()}.txt"
+        file.parent.mkdir(exist_ok=True)
+        unfinished = file.with_suffix(".txt.tmp")
+        with unfinished.open("w", encoding="utf-8") as stream:
+            node = os.environ.get("VERL_REGRESS_NODE", job_report.hostname())
+            print(f"{asked} {name} (process {os.getpid()}) on {node}", file=stream, flush=True)
+            faulthandler.dump_traceback(stream)
+        unfinished.replace(file)
+        _answered = asked
 
 
 def _record_node(nodes: Path) -> None:
@@ -100,18 +120,14 @@ def _record_node(nodes: Path) -> None:
 def resident() -> int:
     """This process's anonymous and shared memory in bytes; all its resident memory if the kernel does not tell them apart."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    kilobytes = {
-        name: int(size) for name, size in re.findall(r"^(RssAnon|RssShmem|VmRSS):\s+(\d+) kB", status, re.MULTILINE)
-    }
-    if "RssAnon" not in kilobytes:
-        return 1024 * kilobytes.get("VmRSS", 0)
-    return 1024 * (kilobytes["RssAnon"] + kilobytes.get("RssShmem", 0))
+    found = dict(re.findall(r"^(RssAnon|RssShmem|VmRSS):\s+(\d+) kB", status, re.MULTILINE))
+    names = ("RssAnon", "RssShmem") if "RssAnon" in found else ("VmRSS",)
+    return 1024 * sum(int(found.get(name, 0)) for name in names)
 
 
 def _name() -> str:
-    """`WorkerDict` of the title `ray::WorkerDict.update_actor`, else the module of `python -m`, else the program.
-
-    Nothing while Ray's worker is idle: what it worked on before stays its name.
+    """`WorkerDict` of the title `ray::WorkerDict.update_actor`, else the module of `python -m`, else the program; nothing while Ray's worker
+    is idle.
     """
     title = Path("/proc/self/cmdline").read_text(encoding="utf-8", errors="replace").partition("\0")[0][:200]
     kind, separator, rest = title.partition("::")

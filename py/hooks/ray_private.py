@@ -74,5 +74,5 @@ def on_task_error(then: Callable[[BaseException], None]) -> None:
 
 
 def process_title() -> str:
-    """What Ray calls this process, such as ``ray::AgentLoopWorker.generate_sequences``. Raises where Ray is not loaded."""
+    """What Ray calls this process, such as ``ray::AgentLoopWorker.generate_sequences``."""
     return str(sys.modules["ray._raylet"].getproctitle())

@@ -15,11 +15,10 @@ _URL_PASSWORD = re.compile(rb"""(://[^\s/:@"']*:)[^\s/@"']+@""")
 
 
 def forms(value: str) -> set[str]:
-    """Return the value itself, and as JSON, Python, HTML, URLs, hex and base64 write it.
+    """The value itself, and as JSON, Python, HTML, URLs, hex and base64 write it.
 
-    base64 writes the same bytes in three ways, depending on their offset in a longer text ("user:password" of HTTP).
-    Each form here has only the characters that do not depend on the neighbouring bytes; they are part of the padded
-    form too.
+    base64 writes the same bytes in three ways, depending on their offset in a longer text ("user:password" of HTTP). Each form here has
+    only the characters that do not depend on the neighbouring bytes.
     """
     quoted = urllib.parse.quote(value, safe="", errors="surrogateescape")
     written = {
@@ -63,7 +62,7 @@ class Redactor:
         self._held = b""
 
     def text(self, text: str) -> str:
-        """Return the text without the secrets."""
+        """The text without the secrets."""
         return self._clean(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def feed(self, chunk: bytes) -> bytes:
@@ -77,7 +76,7 @@ class Redactor:
         return self._clean(content[:kept])
 
     def end(self) -> bytes:
-        """Return what was held back: the stream has ended."""
+        """What was held back: the stream has ended."""
         held, self._held = self._held, b""
         return self._clean(held)
 

@@ -1,11 +1,9 @@
 """Makes verl's SFT trainer on Ray work in a driver that has no GPU (`python -m verl.trainer.sft_trainer_ray`).
 
-Up to verl 0.8.0 ``trainer.device`` decides what the placement groups request from Ray, where only "cuda" becomes the resource
-GPU. It is also the device on which the driver itself adds up sequence lengths and validation losses
-(``SFTTrainer.device_name``). So on GPU clusters the configuration keeps "cuda", and the driver's own tensors stay on the CPU.
+Up to verl 0.8.0 ``trainer.device`` decides what the placement groups request from Ray, where only "cuda" becomes the resource GPU. It is
+also the device on which the driver itself adds up lengths and losses (``SFTTrainer.device_name``): those tensors stay on the CPU.
 
-``ray.init()`` gets the address "auto" if it is called without one: a release that ignores RAY_ADDRESS would start its
-own cluster inside the worker.
+``ray.init()`` without an address gets "auto": a release that ignores RAY_ADDRESS would start its own cluster inside the worker.
 
 Touches ``SFTTrainer.device_name`` and the call of ``ray.init``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b.
 """

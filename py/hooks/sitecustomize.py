@@ -1,9 +1,8 @@
 """Loads the hooks that a job names, then the image's own sitecustomize.
 
-Its folder is on the PYTHONPATH of job processes only. ``VERL_REGRESS_HOOKS`` is a comma-separated list of module names;
-each module is imported and its ``install()`` is called, in the order given. A job whose hook is missing must not train,
-so a hook that cannot be loaded ends the process with status 1 and one sentence on stderr. The trainer's process proves its
-code when all of this has run (proof.py).
+Its folder is on the PYTHONPATH of job processes only. ``VERL_REGRESS_HOOKS`` is a comma-separated list of modules, whose ``install()`` is
+called in that order. A hook that cannot be loaded ends the process with status 1 and one sentence on stderr: a job without it must not
+train. The trainer's process proves its code when all of this has run (proof.py).
 """
 
 import os

@@ -1,8 +1,7 @@
 """Gives each job its own TransferQueue.
 
-verl's V1 trainer (0.9.1) keeps its samples in TransferQueue, whose controller is an actor with a fixed name in a fixed
-Ray namespace. With two jobs on one cluster, the second would use the first one's controller, and the first job to end
-would remove it: the other then hangs without an error. This hook gives each job its own namespace.
+verl's V1 trainer (0.9.1) keeps its samples in TransferQueue, whose controller is an actor with a fixed name in a fixed Ray namespace. Of
+two jobs on one cluster, the first to end would remove the controller of both, and the other would hang without an error.
 
 Touches what ``_CALLED`` has, and ``ray.get_actor`` as both modules call it; read in TransferQueue 0.1.11.
 """

@@ -1,4 +1,4 @@
-"""The stacks of a running job's Python processes, which py/hooks/stacks.py writes when we ask, and what the job does by them."""
+"""The stacks of a running job's Python processes, which py/hooks/process_memory.py writes when we ask, and what the job does by them."""
 
 import re
 import time
