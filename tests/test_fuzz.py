@@ -20,7 +20,7 @@ from shared_fixtures import BASE, REWARD_CONFIG, SPEC, Outcome, record, write
 
 from verl_regress.base.errors import BadInput
 from verl_regress.plan import reward_fn
-from verl_regress.plan.overrides import words
+from verl_regress.plan.overrides import of_command_line
 
 pytestmark = pytest.mark.slow
 
@@ -242,8 +242,7 @@ def test_overrides(submit, ray, shared, knob, lines):
     text = None if lines is None else "\n".join(lines).encode("utf-8", "surrogatepass")
     outcome = submit("--dry-run", f"--overrides={knob}", *file, overrides=text)
     if not is_refused(outcome, "OVERRIDES", "overrides", "command line", "my/o.txt"):
-        written = [] if text is None else text.decode().replace("\r\n", "\n").split("\n")
-        last = [*(line for line in written if line.strip() and not line.startswith("#")), *words(knob)][-1:]
+        last = [override.text for override in of_command_line("my/o.txt", (text or b"").decode(), knob)][-1:]
         argv = section(outcome.out, "resolved config")["argv"]
         # The last one wins, recorded as written; one that removes a key may remove an override.
         for one in last:

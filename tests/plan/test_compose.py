@@ -10,7 +10,7 @@ from wording import THEIRS, said
 
 from verl_regress.base.errors import BadInput
 from verl_regress.plan.compose import compose
-from verl_regress.plan.overrides import Override, words
+from verl_regress.plan.overrides import Override, of_command_line
 
 CODE = {"code_id": "codeA", "verl_version": "0.7.1"}
 WHOLE = "ppo_trainer of CODE_ID=codeA (verl 0.7.1)"
@@ -302,4 +302,4 @@ def test_a_count_that_is_no_whole_number_of_at_least_1_is_refused(snapshot, key,
     ],
 )
 def test_spaces_separate_overrides_in_the_knob_except_inside_quotes(knob, wanted):
-    assert words(knob) == wanted
+    assert [override.text for override in of_command_line(None, "", knob)] == wanted

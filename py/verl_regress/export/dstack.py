@@ -35,7 +35,8 @@ unset {secrets}
 
 def render(export: Export) -> str:
     """The task as a file, with a comment that says how it is run and what it lacks. Raises BadInput."""
-    site = export.site
+    site, vendor = export.site, export.vendor
+    gpu = {} if vendor is None else {"gpu": {"vendor": vendor.dstack, "count": site.gpus_per_worker}}
     task: dict[str, Any] = {
         "type": "task",
         "name": export.name,
@@ -51,7 +52,7 @@ def render(export: Export) -> str:
             *(f"{name}={value}" for name, value in {**export.environment, **site.environment}.items()),
         ],
         "volumes": [f"{site.volume}:{export.root}"],
-        "resources": _resources(export),
+        "resources": {"shm_size": f"{site.shm_bytes / 1024**3:g}GB", **gpu},
         "commands": [_commands(export)],
     }
     names = ["RAY_AUTH_TOKEN=$(openssl rand -hex 32)", *(f"{name}=…" for name in export.secrets)]
@@ -76,14 +77,6 @@ def render(export: Export) -> str:
         + "\n"
         + as_yaml(task)
     )
-
-
-def _resources(export: Export) -> dict[str, Any]:
-    site = export.site
-    resources: dict[str, Any] = {"shm_size": f"{site.shm_bytes / 1024**3:g}GB"}
-    if export.vendor is not None:
-        resources["gpu"] = {"vendor": export.vendor.dstack, "count": site.gpus_per_worker}
-    return resources
 
 
 def _commands(export: Export) -> str:

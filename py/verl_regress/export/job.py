@@ -1,4 +1,4 @@
-"""One export: the plan of a job, the cluster that it was planned for, and what all formats have in common."""
+"""One export: the plan of a job, the cluster that it was planned for, as its knobs describe it, and what all formats have in common."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from verl_regress import __version__
 from verl_regress.base.errors import printable
 from verl_regress.base.files import as_json
 from verl_regress.base.layout import HELPER_DIR
-from verl_regress.export.site import VENDORS, Site, Vendor
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.plan import Plan
 
@@ -40,6 +39,58 @@ def name_of(submission_id: str, most: int) -> str:
 
 
 @dataclass(frozen=True)
+class Vendor:
+    """A vendor of GPUs: `kubernetes` is its device plugin's resource, `dstack` its name in dstack's `gpu.vendor`, and `ids` the variables
+    that say which GPUs are a container's own; none for a vendor whose engine passes only its own.
+    """
+
+    kubernetes: str
+    dstack: str
+    ids: tuple[str, ...] = ()
+
+
+# By profile, as scripts/lib/lifecycle/compose.bash does it. A profile that is missing here has no GPUs.
+VENDORS = {
+    "gpu": Vendor("nvidia.com/gpu", "nvidia"),
+    "rocm": Vendor("amd.com/gpu", "amd", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """The knobs that decide what a cluster is made of.
+
+    `workers` has the GPU ids of each worker (`0,1,2,3`). `cpus` and `gpus` are what a worker declares to Ray; None: Ray counts them.
+    `environment` is what the profile's compose file adds to a worker. `volume` is where the shared root is there, in the format's own
+    words. `deadlines` are PENDING_TIMEOUT, START_TIMEOUT, STALL_TIMEOUT and UNREACHABLE_TIMEOUT.
+    """
+
+    image: str
+    user: str
+    workers: tuple[str, ...]
+    gpus_per_worker: int
+    resources: Mapping[str, float]
+    cpus: int | None
+    gpus: int | None
+    shm_size: str
+    object_store_bytes: int
+    gcs_port: int
+    devices: tuple[str, ...]
+    unset: tuple[str, ...]
+    environment: Mapping[str, str]
+    volume: str
+    cluster_timeout: int
+    deadlines: str
+
+    @property
+    def shm_bytes(self) -> int:
+        """SHM_SIZE in bytes; its units are powers of 1024, as the engine reads them."""
+        number = self.shm_size.lower().rstrip("b")
+        unit = number[-1] if number[-1] in "kmgt" else ""
+        return int(number.removesuffix(unit)) << 10 * " kmgt".index(unit or " ")
+
+
+@dataclass(frozen=True)
 class Export:
     """A plan for the cluster `name` that the file makes for this job alone.
 
@@ -56,17 +107,11 @@ class Export:
     def from_plan(cls, planned: Plan, site: Site, given: Sequence[str], ray_version: str, longest: int) -> Export:
         """The export of a plan that was made for a cluster here."""
         request, name = planned.request, name_of(planned.job.submission_id, longest)
-        there = replace(
-            request,
-            said=replace(request.said, submission_id=planned.job.submission_id),
-            defaults=replace(request.defaults, cluster=name, max_running=None),
-            owner=None,
-        )
-        root = planned.job.root
-        moved = replace(
-            planned, request=there, environment=Environment.build(root, there, planned.code.path, planned.job)
-        )
-        return cls(moved, site, name, given, ray_version)
+        said = replace(request.said, submission_id=planned.job.submission_id)
+        defaults = replace(request.defaults, cluster=name, max_running=None)
+        there = replace(request, said=said, defaults=defaults, owner=None)
+        environment = Environment.build(planned.job.root, there, planned.code.path, planned.job)
+        return cls(replace(planned, request=there, environment=environment), site, name, given, ray_version)
 
     @property
     def vendor(self) -> Vendor | None:
@@ -103,12 +148,8 @@ class Export:
         """The files from which the helper makes the same plan there, by name."""
         request = self.planned.request
         spec = request.spec.document
-        suffix = "json" if spec.origin.endswith(".json") else "yaml"
-        return {
-            ASKED: as_json(request.recorded()),
-            f"job_spec.{suffix}": spec.text,
-            BASE: request.base.document.text,
-        }
+        named = f"job_spec.{'json' if spec.origin.endswith('.json') else 'yaml'}"
+        return {ASKED: as_json(request.recorded()), named: spec.text, BASE: request.base.document.text}
 
     def header(self, kind: str, run: Iterable[str], before: Iterable[str], lost: Iterable[str]) -> str:
         """The comment at the top of the file; `lost` is what this kind of file cannot carry over."""

@@ -37,12 +37,17 @@ def ray_job(export: Export) -> dict[str, Any]:
         [container] = worker["containers"]
         container["resources"] = {"limits": {export.vendor.kubernetes: str(site.gpus_per_worker)}}
         if export.vendor.ids:
-            container["securityContext"] = {
-                "capabilities": {"add": ["SYS_PTRACE"]},
-                "seccompProfile": {"type": "Unconfined"},
-            }
+            unconfined = {"seccompProfile": {"type": "Unconfined"}}
+            container["securityContext"] = {"capabilities": {"add": ["SYS_PTRACE"]}, **unconfined}
         container["env"] += [{"name": name, "value": value} for name, value in site.environment.items()]
     store = {"object-store-memory": str(site.object_store_bytes)}
+    workers = {
+        "groupName": "worker",
+        **dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), count),
+        "rayStartParams": store,
+        "resources": declared,
+        "template": {"spec": worker},
+    }
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -64,17 +69,7 @@ def ray_job(export: Export) -> dict[str, Any]:
                     "rayStartParams": {"num-cpus": "0", "num-gpus": "0", **store},
                     "template": {"spec": head},
                 },
-                "workerGroupSpecs": [
-                    {
-                        "groupName": "worker",
-                        "replicas": count,
-                        "minReplicas": count,
-                        "maxReplicas": count,
-                        "rayStartParams": store,
-                        "resources": declared,
-                        "template": {"spec": worker},
-                    }
-                ],
+                "workerGroupSpecs": [workers],
             },
         },
     }
@@ -103,9 +98,8 @@ def _pod(export: Export) -> dict[str, Any]:
 
 def _reserve(export: Export) -> dict[str, Any]:
     """Makes the job's directory before Ray starts: the launcher reads its plan there."""
-    devices = len(export.site.workers) * (
-        export.site.gpus if export.site.gpus is not None else export.site.gpus_per_worker
-    )
+    site = export.site
+    devices = len(site.workers) * (site.gpus_per_worker if site.gpus is None else site.gpus)
     argv = ["python3", export.helper, "--shared-root", export.root, "submit-exported", f"--reserve={devices}"]
     env: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in export.environment.items()]
     if export.secrets:

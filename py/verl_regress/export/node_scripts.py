@@ -60,8 +60,7 @@ def head(export: Export, request_dir: str, values: dict[str, str]) -> str:
     site = export.site
     wanted = f" --worker-gpus {site.gpus_per_worker}" if export.vendor and site.gpus is None else ""
     return _HEAD.format(
-        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout, patience=site.cluster_timeout + _PULL_SECONDS,
-        port=site.gcs_port, store=site.object_store_bytes, workers=len(site.workers), expected=wanted,
+        **_common(export), timeout=site.cluster_timeout, workers=len(site.workers), expected=wanted,
         submit=_submit(request_dir, values), deadlines=site.deadlines,
     )  # fmt: skip
 
@@ -71,8 +70,7 @@ def worker(export: Export) -> str:
     site = export.site
     counted = [(flag, count) for flag, count in (("cpus", site.cpus), ("gpus", site.gpus)) if count is not None]
     return _WORKER.format(
-        dir=_dir(export), helper=quote(export.helper), root=quote(export.root), timeout=site.cluster_timeout, patience=site.cluster_timeout + _PULL_SECONDS,
-        port=site.gcs_port, store=site.object_store_bytes, cluster=export.name,
+        **_common(export), cluster=export.name,
         unset="".join(f"-u {name} " for name in site.unset), resources=quote(json.dumps(dict(site.resources))),
         counted="".join(f" --num-{flag}={count}" for flag, count in counted),
     )  # fmt: skip
@@ -90,5 +88,9 @@ def _submit(request_dir: str, values: dict[str, str]) -> str:
     return f"job=$({secrets_on_stdin(values)} | run submit-exported --secrets {request_dir})"
 
 
-def _dir(export: Export) -> str:
-    return quote(f"{export.root}/ray/{export.name}")
+def _common(export: Export) -> dict[str, str | int]:
+    site = export.site
+    return {
+        "dir": quote(f"{export.root}/ray/{export.name}"), "helper": quote(export.helper), "root": quote(export.root),
+        "patience": site.cluster_timeout + _PULL_SECONDS, "port": site.gcs_port, "store": site.object_store_bytes,
+    }  # fmt: skip

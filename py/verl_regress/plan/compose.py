@@ -83,12 +83,7 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
     from hydra import initialize_config_dir
 
     checks = Values(code_path, f"verl {code['verl_version']}")
-    with (
-        initialize_config_dir(str(directory), version_base=None),
-        _without_verl(),
-        _fast_yaml(),
-        _noted(overrides) as own,
-    ):
+    with initialize_config_dir(str(directory), version_base=None), _without_verl(), _noted(overrides) as own:
         try:
             config = _compose(name, overrides)
             kept = [override for override in overrides if override not in own.left_out]
@@ -157,22 +152,16 @@ def _config_of(code_path: Path, module: str, snapshot: str) -> tuple[Path, str]:
 
 @contextmanager
 def _without_verl() -> Iterator[None]:
-    """Block verl in the submitter, whether the image's or another: Hydra would import it to look into pkg://verl…."""
-    sys.modules["verl"] = None  # type: ignore[assignment]  # Python's own way to say that it cannot be imported
+    """Block verl in the submitter, whether the image's or another: Hydra would import it to look into pkg://verl….
+
+    Give OmegaConf (2.3), which builds its loader on `yaml.SafeLoader` for each file, libyaml's, which does the same in C.
+    """
+    slow, sys.modules["verl"] = yaml.SafeLoader, None  # type: ignore[assignment]  # Python: it cannot be imported
+    setattr(yaml, "SafeLoader", _LOADER)  # noqa: B010  # mypy: a type
     try:
         yield
     finally:
         del sys.modules["verl"]
-
-
-@contextmanager
-def _fast_yaml() -> Iterator[None]:
-    """OmegaConf (2.3) builds its loader on `yaml.SafeLoader` for each file that it reads: libyaml's does the same in C."""
-    slow = yaml.SafeLoader
-    setattr(yaml, "SafeLoader", getattr(yaml, "CSafeLoader", slow))  # noqa: B010  # mypy: a type
-    try:
-        yield
-    finally:
         setattr(yaml, "SafeLoader", slow)  # noqa: B010
 
 
@@ -205,21 +194,17 @@ def _noted(overrides: Sequence[Override]) -> Iterator[_Own]:
         for each in given:
             override = optional.get(each.input_line)
             above = each.key_or_group.rpartition(".")[0]
-            if override is None:
-                apply([each], config)
-            elif override.is_optional_addition:
+            if override is not None and override.is_optional_addition and above:
                 is_made = any(f"{key}.".startswith(f"{above}.") for key in needed)  # by another override
-                if above and not is_made and not isinstance(_value(config, above), Mapping):
+                if not is_made and not isinstance(_value(config, above), Mapping):
                     own.left_out.append(override)
-                else:
-                    apply([each], config)
-            else:
-                try:
-                    apply([each], config)
-                except ConfigCompositionException as error:
-                    if not str(error).startswith(_NO_KEY):
-                        raise
-                    own.left_out.append(override)
+                    continue
+            try:
+                apply([each], config)
+            except ConfigCompositionException as error:
+                if override is None or not str(error).startswith(_NO_KEY):
+                    raise
+                own.left_out.append(override)
 
     setattr(ConfigLoaderImpl, "_apply_overrides_to_config", staticmethod(note))  # noqa: B010  # mypy: a method
     try:
@@ -302,7 +287,8 @@ def _nearest(config: Any, key: str) -> list[str]:
     """The real keys that `key` may have meant: those with the same end first, then the most similar."""
     from omegaconf import OmegaConf
 
-    keys = [key for key in _keys(OmegaConf.to_container(config)) if not key.startswith("hydra.")]
+    found = dict.fromkeys(key for key, _ in leaves(OmegaConf.to_container(config)))
+    keys = [key for key in found if not key.startswith("hydra.")]
     alike = [other for other in keys if other.split(".")[-1] == key.split(".")[-1]]
     near = [
         *difflib.get_close_matches(key, alike, _SHOWN, cutoff=0.3),
@@ -311,10 +297,13 @@ def _nearest(config: Any, key: str) -> list[str]:
     return list(dict.fromkeys(near))[:_SHOWN]
 
 
-def _keys(node: Any, above: str = "") -> Iterator[str]:
-    """The dotted keys that have a value; an empty mapping counts as one."""
+def leaves(node: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted keys of a document, each with its value; a value in a list has the key of the list."""
     if isinstance(node, dict) and node:
         for key, value in node.items():
-            yield from _keys(value, f"{above}.{key}" if above else str(key))
+            yield from leaves(value, f"{above}.{key}" if above else str(key))
+    elif isinstance(node, list) and node:
+        for value in node:
+            yield from leaves(value, above)
     else:
-        yield above
+        yield above, node

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
@@ -45,14 +44,11 @@ def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterab
 
 
 def _check_data(root: SharedRoot, workload: Workload, composed: Composed) -> None:
-    column_key = "data.prompt_key" if workload.has_reward else "data.messages_key"
-    rows = {
-        key: [
-            _rows_of(root, composed, key, file, column_key, composed.value(column_key))
-            for file in _files(composed.value(key))
-        ]
-        for key in (_TRAIN, "data.val_files")
-    }
+    column_key, rows = "data.prompt_key" if workload.has_reward else "data.messages_key", {}
+    for key in (_TRAIN, "data.val_files"):
+        named = composed.value(key) or []
+        files = map(str, named if isinstance(named, list) else [named])
+        rows[key] = [_rows_of(root, composed, key, file, column_key) for file in files]
     is_own_choice = composed.value("data.sampler.class_path") or composed.value("data.datagen.path")
     known = [count for count in rows[_TRAIN] if count is not None]
     if is_own_choice or not known or len(known) < len(rows[_TRAIN]):
@@ -67,9 +63,9 @@ def _check_data(root: SharedRoot, workload: Workload, composed: Composed) -> Non
         )
 
 
-def _rows_of(root: SharedRoot, composed: Composed, key: str, file: str, column_key: str, column: Any) -> int | None:
+def _rows_of(root: SharedRoot, composed: Composed, key: str, file: str, column_key: str) -> int | None:
     """The number of rows of a parquet file on the shared root; None for any other, and where pyarrow is not. Raises BadInput."""
-    path = Path(file.removeprefix("file://"))
+    path, column = Path(file.removeprefix("file://")), composed.value(column_key)
     if path.suffix != ".parquet" or not root.has(path):
         return None
     try:
@@ -81,10 +77,6 @@ def _rows_of(root: SharedRoot, composed: Composed, key: str, file: str, column_k
             f"{composed.named(key, path)} has no column {shown(column)!r} ({column_key} of verl's config): name one of {shown(', '.join(names))}."
         )
     return count
-
-
-def _files(value: Any) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
 def _check_checkpoint(one: Input, workload: Workload, composed: Composed) -> None:

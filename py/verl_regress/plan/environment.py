@@ -83,22 +83,18 @@ class Environment:
 
 def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> dict[str, str]:
     """The variables, without those for secrets. The snapshot comes first on PYTHONPATH, and no entry is empty."""
-    asked = _asked(root, request)
-    workload = request.workload
-    # Hooks before this one would not see what it sets.
-    first = "env_vars" if request.deterministic.env_vars or any("$" in value for value in asked.values()) else ""
-    debugger = _of_debugger(request)
-    chosen = [
-        name for name, is_on in (("debugger", request.said.debugger), ("last_bit", request.said.perturbed)) if is_on
+    asked, workload, said = _asked(root, request), request.workload, request.said
+    sets_late = request.deterministic.env_vars or any("$" in value for value in asked.values())
+    hooks = [
+        "env_vars" if sets_late else "",  # hooks before this one would not see what it sets
+        *("identity", "process_memory", "job_exceptions"),
+        "debugger" if said.debugger else "",
+        "last_bit" if said.perturbed else "",
+        *workload.hooks,
+        asked.get("VERL_REGRESS_HOOKS", ""),
     ]
-    hooks = ("identity", "process_memory", "job_exceptions", *chosen, *workload.hooks)
-    layers = [HELPER_DIR / layer for layer in ("py/hooks", *request.base.python_layers)]
-    python_path = [
-        str(code_path),
-        *map(str, layers),
-        *asked.get("PYTHONPATH", "").split(os.pathsep),
-        *os.environ.get("PYTHONPATH", "").split(os.pathsep),
-    ]
+    layers = [str(HELPER_DIR / layer) for layer in ("py/hooks", *request.base.python_layers)]
+    others = os.pathsep.join((asked.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")))
     return {
         "HF_HOME": str(root.hf),
         "HF_MODULES_CACHE": str(job.hf_modules),  # imported, so it is no other job's
@@ -109,11 +105,11 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
         "VERL_FILE_LOGGER_PATH": str(job.metrics),
         **workload.env_vars,
         **asked,
-        **debugger,
-        "VERL_REGRESS_HOOKS": ",".join(filter(None, (first, *hooks, asked.get("VERL_REGRESS_HOOKS", "")))),
+        **_of_debugger(request),
+        "VERL_REGRESS_HOOKS": ",".join(filter(None, hooks)),
         "VERL_REGRESS_JOB_DIR": str(job.path),
         **({"VERL_REHEARSAL_REPORTS": str(job.reports)} if request.base.python_layers else {}),
-        "PYTHONPATH": os.pathsep.join(entry for entry in python_path if entry),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(code_path), *layers, *others.split(os.pathsep)))),
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import need
-from verl_regress.plan.compose import CONFIG, Composed
+from verl_regress.plan.compose import CONFIG, Composed, leaves
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.overrides import OURS
 from verl_regress.plan.reward_fn import parsed
@@ -77,9 +77,10 @@ def find(
 
     Raises BadInput for one that the user named and that is relative or missing, and for one that another user can change.
     """
-    leaves = [(key, text, composed.origin_of(key)) for key, text in _texts(composed.config) if text]
+    texts = [(key, text) for key, text in leaves(composed.config) if isinstance(text, str) and text]
+    named = [(key, text, composed.origin_of(key)) for key, text in texts]
     found: dict[Path, Input] = {}
-    for key, text, origin in sorted(leaves, key=lambda leaf: leaf[2] is None):  # what a user named comes first
+    for key, text, origin in sorted(named, key=lambda each: each[2] is None):  # what a user named comes first
         artefact = artefacts.get(text) if origin == OURS else None
         one = _input(root, environment, key, text, origin, artefact)
         if one is not None and not one.path.is_relative_to(job.first.path) and one.path not in found:
@@ -109,12 +110,8 @@ def _input(
     # Arguments of the user's own function (reward_kwargs, …) have any name.
     names_files, is_named = key.endswith(_NAMES_FILES) and "kwargs." not in key, origin is not None
     plain = text.removeprefix("file://")
-    if (
-        key.endswith(_WRITTEN)
-        or "://" in plain
-        or "${" in plain
-        or not (plain.isprintable() or (names_files and is_named))
-    ):
+    is_text = plain.isprintable() or (names_files and is_named)
+    if key.endswith(_WRITTEN) or "://" in plain or "${" in plain or not is_text:
         return None
     named = f"{key}={shown(plain)} (from {origin or CONFIG})" if artefact is None else artefact.named
     path, may_be_missing = Path(plain), key.endswith(_DUMPED)
@@ -139,17 +136,14 @@ def _input(
     is_model = is_here and _is_model(path)
     # Any other text may be a path by chance, such as a stop word.
     is_sure = (names_files and (is_named or is_here)) or is_model or (is_here and path.is_file())
-    if (
-        is_sure
-        and root.path.is_relative_to(path)
-        and key.endswith(("model.path", "files", "custom_reward_function.path"))
-    ):
-        raise BadInput(f"{named} is refused: the whole shared root is in it; name what is read.")
-    if not is_sure or root.path.is_relative_to(path):
+    if not is_sure:
         return None
-    fact = _fact(key, path, is_model=is_model)
+    if root.path.is_relative_to(path):
+        if key.endswith(("model.path", "files", "custom_reward_function.path")):
+            raise BadInput(f"{named} is refused: the whole shared root is in it; name what is read.")
+        return None
     outside = root.escape_of(path) is not None
-    return Input(key, path, named, fact, is_named and not may_be_missing, outside)
+    return Input(key, path, named, _fact(key, path, is_model=is_model), is_named and not may_be_missing, outside)
 
 
 def _fact(key: str, path: Path, *, is_model: bool) -> str | None:
@@ -236,15 +230,3 @@ def _imports(path: Path, folder: Path) -> Iterator[Path]:
             if start != folder or name.split(".")[0] not in sys.stdlib_module_names:
                 parts = name.split(".")
                 yield from (start.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1))
-
-
-def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text among the values of a document, after its dotted key; a text in a list has the key of the list."""
-    if isinstance(node, str):
-        yield key, node
-    elif isinstance(node, dict):
-        for name, inner in node.items():
-            yield from _texts(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(node, list):
-        for inner in node:
-            yield from _texts(inner, key)

@@ -10,20 +10,15 @@ from verl_regress.base.errors import BadInput, shown
 from verl_regress.plan import values
 from verl_regress.plan.workloads import FIXED_KEYS, Workload
 
-# The origin of keys that the knob adds; if a snapshot lacks such a key, the message differs from that for a user's key.
-DETERMINISTIC = "DETERMINISTIC=1"
-# The origin of what a JobSpec's own fields set, such as its model: messages about those name the field.
-OURS = "verl-regress"
-# The origin of the seeds that the knob sets.
-TRAIN_SEED = "TRAIN_SEED"
+# Origins: keys that the knob adds; what a JobSpec's own fields set, such as its model; the seeds that the knob sets.
+DETERMINISTIC, OURS, TRAIN_SEED = "DETERMINISTIC=1", "verl-regress", "TRAIN_SEED"
 LOGGER = "trainer.logger"
 _LOGGERS = re.compile(r"\[(?P<list>[^\[\]]*)\]|(?P<word>\w+)")
 _FILE_LOGGER = re.compile(r"\bfile\b")
 # Only ~key needs no value.
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
-# A word of OVERRIDES. Spaces end it, except in Hydra's quotes or after its backslash (hydra-core 1.3,
-# OverrideLexer.g4). Quotes are kept: they are Hydra's. An unclosed quote takes the rest, and Hydra reports what is
-# wrong.
+# A word of OVERRIDES. Spaces end it, except in Hydra's quotes or after its backslash (hydra-core 1.3, OverrideLexer.g4). Quotes are kept: they
+# are Hydra's. An unclosed quote takes the rest, and Hydra reports what is wrong.
 _WORD = re.compile(r"""(?:\\.|'(?:\\.|[^\\'])*(?:'|\Z)|"(?:\\.|[^\\"])*(?:"|\Z)|\\\Z|[^\s\\'"])+""", re.DOTALL)
 # How many workers and GPUs a cluster has, or a multiple of it: ${workers}, ${8*gpus}.
 _COUNT = re.compile(r"\$\{(?:(\d{1,6})\*)?(workers|gpus_per_worker|gpus)\}")
@@ -72,24 +67,15 @@ class Override:
         return {"text": self.text, "origin": self.origin}
 
 
-def words(text: str) -> list[str]:
-    """The overrides in the knob OVERRIDES, separated by spaces and newlines."""
-    return _WORD.findall(text)
-
-
 def of_command_line(file: str | None, text: str, knob: str) -> tuple[Override, ...]:
-    """The overrides in the `text` of OVERRIDES_FILE, then those in the knob OVERRIDES.
+    """The overrides in the `text` of OVERRIDES_FILE, one per line without quoting, then those in the knob OVERRIDES, separated by white space.
 
-    The file has one per line, without quoting; empty lines and lines that begin with # are skipped.
+    Empty lines of the file and those that begin with # are skipped.
     """
-    return (
-        *(
-            Override(line, f"OVERRIDES_FILE {file} line {number}")
-            for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
-            if line.strip() and not line.startswith("#")
-        ),
-        *(Override(word, "OVERRIDES") for word in words(knob)),
-    )
+    lines = enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
+    kept = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
+    of_file = (Override(line, f"OVERRIDES_FILE {file} line {number}") for number, line in kept)
+    return (*of_file, *(Override(word, "OVERRIDES") for word in _WORD.findall(knob)))
 
 
 def of_shape(text: str, workers: int, gpus_per_worker: int) -> str:

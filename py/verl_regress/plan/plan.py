@@ -25,6 +25,7 @@ from verl_regress.plan.workloads import JobPaths
 from verl_regress.store import snapshot
 
 _MOST_BYTES = 126_976  # MAX_ARG_STRLEN, less what Ray (2.60) writes around the env_vars: beyond it a job stays PENDING
+_TRAINED = ("actor_rollout_ref.model.path", "model.path")  # a critic and others are further inputs
 _MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
 
@@ -56,10 +57,9 @@ class Driver:
 class Plan:
     """Everything that a submission needs; `resolved()` is what goes to config/resolved.json.
 
-    `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages for
-    config/packages.json. A plan made without asking the cluster has neither. `inputs` is what the job reads, and `hashes` what those on
-    the shared root contain, once they are hashed; `code_dirs` are the folders of PYTHONPATH there, and `caches` those of the Hugging Face
-    libraries.
+    `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages; a plan made without asking the cluster
+    has neither. `inputs` is what the job reads, and `hashes` what those on the shared root contain, once they are hashed; `code_dirs` are
+    the folders of PYTHONPATH there, and `caches` those of the Hugging Face libraries.
     """
 
     request: Request
@@ -87,7 +87,7 @@ class Plan:
 
     def resolved(self) -> dict[str, Any]:
         """The whole plan as plain data."""
-        request, paths, driver, composed = self.request, self.paths, self.driver, self.composed
+        request, paths, driver, composed, packages = self.request, self.paths, self.driver, self.composed, self.packages
         return {
             "submission_id": self.job.submission_id,
             "attempt": self.job.attempt,
@@ -99,7 +99,7 @@ class Plan:
             "code_id": self.code.code_id,
             "shared_root": str(self.job.root.path),
             "code_path": str(self.code.path),
-            "model": str(self._model()),
+            "model": str(next((one.path for one in self.inputs if one.key in _TRAINED), paths.model)),
             "dataset": self._dataset(),
             "reward_fn": str(paths.reward_fn) if paths.reward_fn is not None else None,
             "inputs": [{**one.recorded(), "sha256": self.hashes.get(one.path)} for one in self.inputs],
@@ -113,18 +113,13 @@ class Plan:
             "entrypoint_resources": dict(driver.resources),
             "devices": {**composed.devices.recorded(), "cluster_has": self.cluster_has},
             "max_running": request.defaults.max_running,
-            "packages": _less_lists(self.packages),
+            "packages": packages and {key: packages[key] for key in packages if key not in ("lists", "head")},
             "argv": list(self.argv),
             "overrides": [override.recorded() for override in composed.overrides],
             "left_out": [override.recorded() for override in composed.left_out],
             "secrets": [secret.name for secret in self.environment.secrets],
             "debugger": request.said.debugger,
         }
-
-    def _model(self) -> Path:
-        """The model that is trained: a critic and others are further inputs."""
-        named = (one.path for one in self.inputs if one.key in ("actor_rollout_ref.model.path", "model.path"))
-        return next(named, self.paths.model)
 
     def _dataset(self) -> str:
         """The data set, or else the files that verl's config names."""
@@ -135,13 +130,9 @@ class Plan:
     def metadata(self) -> dict[str, str]:
         """The metadata that Ray keeps with the job; the submitter adds where it was sent from, and how."""
         request = self.request
-        about = {
-            "code_id": self.code.code_id,
-            "workload": request.spec.workload,
-            "profile": request.defaults.profile,
-        }
+        about = {"code_id": self.code.code_id, "workload": request.spec.workload, "profile": request.defaults.profile}
         parent = request.attempt.recorded() if request.attempt else {}
-        return {**about, **{f"parent_{key}": str(value) for key, value in parent.items()}}
+        return about | {f"parent_{key}": str(value) for key, value in parent.items()}
 
     def command_line(self, **metadata: str) -> list[str]:
         """`ray job submit` of this plan as argv, with `metadata` in addition to its own."""
@@ -155,10 +146,6 @@ class Plan:
             "--metadata-json", json.dumps(metadata | self.metadata()),
             "--", *shlex.split(self.driver.entrypoint),
         ]  # fmt: skip
-
-
-def _less_lists(packages: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if packages is None else {key: value for key, value in packages.items() if key not in ("lists", "head")}
 
 
 @dataclass(frozen=True)
@@ -182,7 +169,8 @@ def draft(root: SharedRoot, request: Request) -> Draft:
     _check_shared_root(root, request)
     code_id, origin = _code_named(root, request)
     job = _job_dir(root, request, code_id)
-    paths = _paths(root, request, job)
+    model, dataset = (_asked(root, request, kind).name for kind in ("model", "dataset"))
+    paths = JobPaths(root.models / model, root.datasets / dataset, job, _reward_fn(root, request))
     overrides = _overrides(root, request, paths)
     driver = _driver(request, job)
     environment = Environment.build(root, request, root.snapshots / code_id, job)
@@ -291,18 +279,8 @@ def _job_dir(root: SharedRoot, request: Request, code_id: str) -> JobDir:
     return job
 
 
-def _paths(root: SharedRoot, request: Request, job: JobDir) -> JobPaths:
-    """A plain name of a model or a data set is looked up under the shared root."""
-    return JobPaths(
-        model=root.models / _asked(root, request, "model").name,
-        dataset=root.datasets / _asked(root, request, "dataset").name,
-        job=job,
-        reward_fn=_reward_fn(root, request),
-    )
-
-
 def _asked(root: SharedRoot, request: Request, kind: str) -> Artefact:
-    """The model or the data set of the job; its name may be a path. Raises BadInput."""
+    """The model or the data set of the job: a path, or a plain name under the shared root. Raises BadInput."""
     given: str | None = getattr(request.spec, kind)
     suffix = request.workload.dataset_suffix if kind == "dataset" else ""
     name = root.fill_in(getattr(request.defaults, kind) + suffix if given is None else given)
@@ -313,10 +291,8 @@ def _asked(root: SharedRoot, request: Request, kind: str) -> Artefact:
 
 def _artefacts(root: SharedRoot, request: Request, paths: JobPaths) -> dict[str, Artefact]:
     """The model and the files of the data set, by the paths that the workload writes into verl's config."""
-    data = dict.fromkeys(
-        (f"{paths.dataset}/{name}" for name in request.workload.data_files), _asked(root, request, "dataset")
-    )
-    return {str(paths.model): _asked(root, request, "model"), **data}
+    files = [f"{paths.dataset}/{name}" for name in request.workload.data_files]
+    return {str(paths.model): _asked(root, request, "model"), **dict.fromkeys(files, _asked(root, request, "dataset"))}
 
 
 def _reward_fn(root: SharedRoot, request: Request) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from verl_regress.base.ids import SFT_SUFFIX
@@ -24,9 +24,8 @@ class JobPaths:
 class Workload:
     """One of verl's trainers: `python -m module key=value …`.
 
-    `profile_keys` are the lists in the base config's trainer_overrides that apply to it, `seed_keys` what TRAIN_SEED
-    sets, in any release. `dataset_suffix` is appended to the knob DATASET (the other forms of the data are prepared
-    with it). Its processes need `hooks` (py/hooks/) and `env_vars`.
+    `profile_keys` are the lists in the base config's trainer_overrides that apply to it, `seed_keys` what TRAIN_SEED sets, in any release.
+    `dataset_suffix` is appended to the knob DATASET. Its processes need `hooks` (py/hooks/) and `env_vars`.
     """
 
     module: str
@@ -64,14 +63,6 @@ def _reinforcement(paths: JobPaths, estimator: str) -> list[str]:
     ]
 
 
-def _ppo(paths: JobPaths) -> list[str]:
-    return [*_reinforcement(paths, "gae"), f"critic.model.path={paths.model}"]
-
-
-def _grpo(paths: JobPaths) -> list[str]:
-    return _reinforcement(paths, "grpo")
-
-
 def _sft(paths: JobPaths) -> list[str]:
     return [
         *_trainer(paths),
@@ -91,38 +82,30 @@ _RL_SEEDS = (
     "actor_rollout_ref.ref.fsdp_config.seed",
     "reward.reward_model.rollout.seed",
 )
-_CRITIC_SEEDS = (
-    "critic.data_loader_seed",
-    "critic.fsdp.seed",
-    "critic.model.fsdp_config.seed",  # the same key in 0.7.1
-)
+# The last one is the same key as the one before, in 0.7.1.
+_CRITIC_SEEDS = ("critic.data_loader_seed", "critic.fsdp.seed", "critic.model.fsdp_config.seed")
 # The data set reads data.seed, which no release has in its config.
 _SFT_SEEDS = ("trainer.seed", "engine.seed", "++data.seed")
 
-_RL_FILES = ("train.parquet", "test.parquet")
-
-# Where the trainer writes the prompts and answers of each step; in verl 0.7.1 to 0.9.1 and main at 1dda039b, V0 and V1.
-_RL_SAMPLES = "trainer.rollout_data_dir"
+_GRPO = Workload(
+    "verl.trainer.main_ppo",
+    ("rl", "grpo"),
+    _RL_SEEDS,
+    ("train.parquet", "test.parquet"),
+    lambda paths: _reinforcement(paths, "grpo"),
+    # Where the trainer writes the prompts and answers of each step; in verl 0.7.1 to 0.9.1 and main at 1dda039b, V0 and V1.
+    samples_key="trainer.rollout_data_dir",
+    hooks=("transfer_queue_names",),
+)
 
 WORKLOADS: dict[str, Workload] = {
-    "ppo": Workload(
-        "verl.trainer.main_ppo",
-        ("rl", "ppo"),
-        (*_RL_SEEDS, *_CRITIC_SEEDS),
-        _RL_FILES,
-        _ppo,
-        samples_key=_RL_SAMPLES,
-        hooks=("transfer_queue_names",),
+    "ppo": replace(
+        _GRPO,
+        profile_keys=("rl", "ppo"),
+        seed_keys=(*_RL_SEEDS, *_CRITIC_SEEDS),
+        overrides=lambda paths: [*_reinforcement(paths, "gae"), f"critic.model.path={paths.model}"],
     ),
-    "grpo": Workload(
-        "verl.trainer.main_ppo",
-        ("rl", "grpo"),
-        _RL_SEEDS,
-        _RL_FILES,
-        _grpo,
-        samples_key=_RL_SAMPLES,
-        hooks=("transfer_queue_names",),
-    ),
+    "grpo": _GRPO,
     "sft": Workload(
         "verl.trainer.sft_trainer_ray",
         ("sft",),

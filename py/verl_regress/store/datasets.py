@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the data set that `args` asks for, or skip it; returns 0. Raises as `prepare` does."""
+    """Make the data set that `args` asks for, or skip it; returns 0."""
     prepare(SharedRoot(Path(args.shared_root)), args.source, args.name, args.seed, sys.stdin.buffer)
     return 0
 
@@ -58,7 +58,7 @@ def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryI
     """Make `datasets/<name>` and `datasets/<name>_sft` from `source` unless they exist; returns the first's manifest.
 
     `stream` is only read for `path:PLACE`: a tar of the files there. Data with one of verl's columns alone becomes that form alone. Raises
-    BadInput for a name or data that cannot be used, and as `rehearsal.run` and `artefact.ensure` do.
+    BadInput for a name or data that cannot be used, and as `artefact.ensure_all` does.
     """
     target = root.datasets / _checked_name(name or (SYNTHETIC_NAME if source == "synthetic" else GSM8K_NAME), source)
     if source == "hub":
@@ -76,11 +76,12 @@ def _prepare_from_files(target: Path, source: str, stream: BinaryIO) -> artefact
         files = _files(Path(temporary), place)
         made_from = Source(source, _sha256("".join(map(sha256_of, files.values())).encode()))
         named = {
-            split: place if Path(place).name == file.name else f"{place}/{file.name}" for split, file in files.items()
+            split: place if Path(place).name == one.name else f"{place}/{one.name}" for split, one in files.items()
         }
-        data = {split: _read(file, named[split]) for split, file in files.items()}
-        columns = set.intersection(*(names for names, _ in data.values()))
-        rows = {split: content for split, (_, content) in data.items() if isinstance(content, list)}
+        found = {split: _read(file, named[split]) for split, file in files.items()}
+        columns = set.intersection(*(names for names, _ in found.values()))
+        data: Data = {split: content for split, (_, content) in found.items()}
+        rows = {split: content for split, content in data.items() if isinstance(content, list)}
         if len(rows) == len(data) and columns >= _GSM8K_COLUMNS:
             made = {split: gsm8k_rows(rows[split], split, f"{named[split]} line") for split in SPLITS}
             return _ensure(target, made_from, lambda: made)
@@ -94,7 +95,7 @@ def _prepare_from_files(target: Path, source: str, stream: BinaryIO) -> artefact
             raise BadInput(
                 f"DATASET={GSM8K_NAME} is reserved for GSM8K, but {place} has other data: set another DATASET."
             )
-        return _ensure(target, made_from, lambda: {split: content for split, (_, content) in data.items()}, forms)
+        return _ensure(target, made_from, lambda: data, forms)
 
 
 def _files(folder: Path, place: str) -> dict[str, Path]:
@@ -112,10 +113,7 @@ def _files(folder: Path, place: str) -> dict[str, Path]:
 
 
 def gsm8k_rows(examples: Iterable[Mapping[str, Any]], split: str, place: str) -> list[Row]:
-    """Return the RL rows for GSM8K's `examples`, each a question and an answer.
-
-    Raises BadInput, naming the number after `place`, if one is not text or an answer does not end in `#### number`.
-    """
+    """The RL rows for GSM8K's `examples`, each a question and an answer. Raises BadInput, which gives the number of a wrong one after `place`."""
     rows = []
     for index, example in enumerate(examples):
         final = _FINAL_ANSWER.search(str(example["answer"]))
@@ -123,16 +121,14 @@ def gsm8k_rows(examples: Iterable[Mapping[str, Any]], split: str, place: str) ->
             raise BadInput(
                 f"{place} {index + 1}: the question is not text, or the answer has no '#### number' at its end: fix or drop it."
             )
-        rows.append(
-            {
-                # verl chooses the reward function by this key.
-                "data_source": _GSM8K_REPO,
-                "prompt": [{"role": "user", "content": _GSM8K_PROMPT.format(question=example["question"])}],
-                "ability": "math",
-                "reward_model": {"style": "rule", "ground_truth": final[1].replace(",", "")},
-                "extra_info": {"split": split, "index": index} | {key: example[key] for key in ("answer", "question")},
-            }
-        )
+        row = {
+            "data_source": _GSM8K_REPO,  # by which verl chooses the reward function
+            "prompt": [{"role": "user", "content": _GSM8K_PROMPT.format(question=example["question"])}],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": final[1].replace(",", "")},
+            "extra_info": {"split": split, "index": index} | {key: example[key] for key in ("answer", "question")},
+        }
+        rows.append(row)
     return rows
 
 
@@ -183,7 +179,7 @@ def write_parquet(rows: list[Row] | Path, path: Path) -> None:
 
 
 def conversations(rows: Iterable[Row]) -> list[Row]:
-    """Return the SFT rows for RL `rows`: each question with GSM8K's worked answer, or with the number alone for a sum."""
+    """The SFT rows for RL `rows`: each question with GSM8K's worked answer, or with the number alone for a sum."""
     answers = ((row, f"#### {row['reward_model']['ground_truth']}") for row in rows)
     return [
         {"messages": [*row["prompt"], {"role": "assistant", "content": row["extra_info"].get("answer", number)}]}

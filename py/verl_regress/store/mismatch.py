@@ -4,6 +4,7 @@ Requirements of extras do not count: a backend's extra (vllm, sglang, …) pins 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,26 +69,22 @@ def _wants(release: str, requires: Sequence[str], on: Sequence[NodePackages]) ->
     wants: list[str] = []
     for requirement in map(Requirement, requires):
         needed, releases = f"{requirement.name}{requirement.specifier}", _NOT_NEEDED[1]
-        without = [node for node in on if _is_needed(requirement, node) and not _has(requirement, node)]
+        without = [node for node in on if _lacks(requirement, node)]
         if without and not (needed == _NOT_NEEDED[0] and release.startswith(releases)):
             wants.append(f"{needed} ({_what_they_have(requirement, without, on, is_first=not wants)})")
     return wants
 
 
-def _is_needed(requirement: Requirement, node: NodePackages) -> bool:
-    """Is its marker true there?"""
-    name, extra = _IN_EXTRA
-    extras = ("", extra) if plain_name(requirement.name) == name else ("",)
-    marker = requirement.marker
-    return marker is None or any(marker.evaluate({**node.environment, "extra": each}) for each in extras)
-
-
-def _has(requirement: Requirement, node: NodePackages) -> bool:
-    version = node.packages.get(plain_name(requirement.name))
-    try:
-        return version is not None and requirement.specifier.contains(version, prereleases=True)
-    except InvalidVersion:
+def _lacks(requirement: Requirement, node: NodePackages) -> bool:
+    """Is its marker true there, and is there no package that fits?"""
+    name, (of_extra, extra) = plain_name(requirement.name), _IN_EXTRA
+    marker, extras = requirement.marker, ("", extra) if name == of_extra else ("",)
+    if marker is not None and not any(marker.evaluate({**node.environment, "extra": each}) for each in extras):
         return False
+    version = node.packages.get(name)
+    with suppress(InvalidVersion):
+        return version is None or not requirement.specifier.contains(version, prereleases=True)
+    return True
 
 
 def _what_they_have(
@@ -108,9 +105,8 @@ def _differences(nodes: Sequence[NodePackages]) -> str:
         for one in nodes:
             having.setdefault(one.versions.get(name), []).append(one.node)
         if len(having) > 1:
-            differences.append(
-                f"{name} " + " and ".join(f"{version or 'none'} on {', '.join(at)}" for version, at in having.items())
-            )
+            each = (f"{version or 'none'} on {', '.join(at)}" for version, at in having.items())
+            differences.append(f"{name} {' and '.join(each)}")
     more = f", and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
     return ", ".join(differences[:_SHOWN]) + more
 

@@ -44,25 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the model that `args` asks for, or skip it; returns 0. Raises as `prepare` does."""
+    """Make the model that `args` asks for, or skip it; returns 0."""
     root = SharedRoot(Path(args.shared_root))
     if args.check:
-        target = root.models / ids.check_name(args.name or default_name(args.source), KNOB)
+        target = _target(root, args.source, args.name)
         print("present" if artefact.is_there(target, Source(args.source, args.revision), knob=KNOB) else "absent")
     else:
         prepare(root, args.source, args.name, args.seed, args.revision, sys.stdin.buffer)
     return 0
 
 
-def default_name(source: str) -> str:
-    """Return the default name for the model from `source`."""
+def _target(root: SharedRoot, source: str, name: str) -> Path:
     kind, _, rest = source.partition(":")
-    return TINY_NAME if kind == "tiny" else rest.partition("@")[0].rstrip("/").rpartition("/")[2]
-
-
-def critic_name(name: str) -> str:
-    """Return the name of the critic that is made together with the tiny model `name`."""
-    return f"{name}-critic"
+    otherwise = TINY_NAME if kind == "tiny" else rest.partition("@")[0].rstrip("/").rpartition("/")[2]
+    return root.models / ids.check_name(name or otherwise, KNOB)
 
 
 def prepare(
@@ -70,15 +65,13 @@ def prepare(
 ) -> list[artefact.Manifest]:
     """Make `common/models/<name>` (for `tiny` its critic too) unless it exists; returns the manifests.
 
-    `stream` and `revision` are only read for `path:DIR`: a tar of DIR, and what identifies its contents. Raises
-    BadInput for a name that cannot be used and for a DIR without config.json, RegressError if the hub
-    cannot be reached or the tiny model does not come out as it should, and as `artefact.ensure` does.
+    `stream` and `revision` are only read for `path:DIR`: a tar of DIR, and what identifies its contents. Raises BadInput for a name that
+    cannot be used and for a DIR without config.json, RegressError if the hub cannot be reached, and as `artefact.ensure` does.
     """
     kind, _, rest = source.partition(":")
-    name = ids.check_name(name or default_name(source), KNOB)
-    target = root.models / name
+    target = _target(root, source, name)
     if kind == "tiny":
-        return _prepare_tiny([target, root.models / critic_name(name)], seed)
+        return _prepare_tiny([target, target.with_name(f"{target.name}-critic")], seed)
     if kind == "hub":
         return [_prepare_from_hub(root, target, source, rest)]
     made_from = Source(source, revision)

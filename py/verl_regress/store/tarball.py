@@ -16,8 +16,7 @@ def unpack(stream: BinaryIO, target: Path, label: str) -> None:
     """Unpack the tar `stream` into the empty directory `target`. `label` names the stream in messages.
 
     GNU tar itself refuses a name that climbs out with "..", drops the first slash of a name, and writes through no link. Raises BadInput
-    for a stream that it cannot read or that is cut short, and for a device, a pipe or a link out of the tree; `target` then contains part
-    of the tree.
+    for a stream that is no tar or is cut short, and for a device, a pipe or a link out of the tree.
     """
     last = b""
     with (

@@ -7,8 +7,7 @@ from importlib import metadata
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.export import compose_project, dstack, kuberay
-from verl_regress.export.job import Export
-from verl_regress.export.site import Site
+from verl_regress.export.job import Export, Site
 from verl_regress.plan import plan
 from verl_regress.store.retention import uncollected
 from verl_regress.submit import submit
