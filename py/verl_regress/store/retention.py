@@ -8,8 +8,6 @@ The lock that submissions share is held from the first look to the last removal,
 aside first (`.NAME.gone`), so that nobody takes half of it for whole if gc is killed; the next gc deletes that.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
