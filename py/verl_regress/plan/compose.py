@@ -19,7 +19,6 @@ import yaml
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.plan.devices import Devices
 from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override
-from verl_regress.plan.reward_fn import Function
 from verl_regress.plan.values import Values
 
 # Text that Hydra and OmegaConf add to their messages, for readers of their manuals.
@@ -28,7 +27,34 @@ _NO_KEY = "Could not override '"  # begins Hydra's message
 _SHOWN = 3
 CONFIG = "verl's config"  # the origin of what no layer sets
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is several times as fast
+# Where verl's config names the function. Read in verl 0.7.1 to 0.9.1; in 0.7.1 and 0.8.0 the legacy key exists too.
+NEW_REWARD, LEGACY_REWARD = "reward.custom_reward_function", "custom_reward_function"
 _COUNTS = tuple(f"trainer.{name}" for name in ("total_training_steps", "total_epochs", "nnodes", "n_gpus_per_node"))
+
+
+@dataclass(frozen=True)
+class Function:
+    """The reward function in verl's config: its file and its name, under `key`."""
+
+    path: str
+    name: str | None
+    key: str
+
+    @classmethod
+    def from_config(cls, value: Callable[[str], Any]) -> "Function | None":
+        """The function that a job with verl's config loads; `value` gives the value at a dotted key, None if there is none.
+
+        A legacy key that is set replaces the whole new mapping (verl 0.7.1 and 0.8.0, migrate_legacy_reward_impl).
+        """
+        legacy = any(value(f"{LEGACY_REWARD}.{part}") is not None for part in ("path", "name"))
+        key = LEGACY_REWARD if legacy else NEW_REWARD
+        path, name = value(f"{key}.path"), value(f"{key}.name")
+        return cls(str(path), None if name is None else str(name), key) if path else None
+
+    @property
+    def file(self) -> Path:
+        """Its path without verl's file://."""
+        return Path(self.path.removeprefix("file://"))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.trust import need, trusted
 from verl_regress.plan import contents, inputs, plain_secrets, ray_init, reward_fn
-from verl_regress.plan.compose import Composed, compose
+from verl_regress.plan.compose import NEW_REWARD, Composed, compose
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.inputs import Artefact, Input
 from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override, merge, of_profile, with_file_logger
@@ -311,7 +311,7 @@ def _overrides(root: SharedRoot, request: Request, paths: JobPaths) -> list[Over
     """The overrides of all layers as one list. A run with TRAIN_SEED is to be compared, so verl's file logger records it."""
     spec, base, attempt, workload = request.spec, request.base, request.attempt, request.workload
     added, fill_in = request.deterministic, partial(request.fill_in, root)
-    reward = [] if paths.reward_fn is None else [Override(f"{reward_fn.NEW}.path={paths.reward_fn}", spec.origin)]
+    reward = [] if paths.reward_fn is None else [Override(f"{NEW_REWARD}.path={paths.reward_fn}", spec.origin)]
     merged = merge(
         [Override(text, OURS) for text in workload.overrides(paths)],
         request.samples(paths.job),

@@ -3,57 +3,25 @@
 The file and verl's own are parsed and never run.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import symtable
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
-
-if TYPE_CHECKING:
-    from verl_regress.plan.compose import Composed
+from verl_regress.plan.compose import LEGACY_REWARD, NEW_REWARD, Composed, Function
 
 MOST_PARSED = 1_000_000  # bytes: Python takes 5 s and 400 MB to parse so much source code
-# Where verl's config names the function. Read in verl 0.7.1 to 0.9.1; in 0.7.1 and 0.8.0 the legacy key exists too.
-NEW, _LEGACY = "reward.custom_reward_function", "custom_reward_function"
 # With one of these, a module may have names that its top level does not show.
 _DYNAMIC = re.compile(rb"\bimport \*|\b(__getattr__|exec|global|globals|locals|setattr|vars)\b")
 # Where verl keeps its reward managers, each in a file of its name (0.7.1 to 0.9.1), and what they add where a reward model runs.
 _MANAGERS = "verl/experimental/reward_loop/reward_manager"
 _OF_REWARD_MODEL = {"reward_router_address", "reward_model_tokenizer"}
-
-
-@dataclass(frozen=True)
-class Function:
-    """The reward function in verl's config: its file and its name, under `key`."""
-
-    path: str
-    name: str | None
-    key: str
-
-    @classmethod
-    def from_config(cls, value: Callable[[str], Any]) -> Function | None:
-        """The function that a job with verl's config loads; `value` gives the value at a dotted key, None if there is none.
-
-        A legacy key that is set replaces the whole new mapping (verl 0.7.1 and 0.8.0, migrate_legacy_reward_impl).
-        """
-        legacy = any(value(f"{_LEGACY}.{part}") is not None for part in ("path", "name"))
-        key = _LEGACY if legacy else NEW
-        path, name = value(f"{key}.path"), value(f"{key}.name")
-        return cls(str(path), None if name is None else str(name), key) if path else None
-
-    @property
-    def file(self) -> Path:
-        """Its path without verl's file://."""
-        return Path(self.path.removeprefix("file://"))
 
 
 def parsed(path: Path) -> ast.Module:
@@ -75,8 +43,8 @@ def check(
     function = composed.reward
     if function is None and given is not None:
         raise BadInput(
-            f"reward_fn_path={given} (from {origin}) would not be used, because an override empties {NEW}.path or sets "
-            f"{_LEGACY}.name, which replaces it: leave that override out, and name a function with {NEW}.name."
+            f"reward_fn_path={given} (from {origin}) would not be used, because an override empties {NEW_REWARD}.path or sets "
+            f"{LEGACY_REWARD}.name, which replaces it: leave that override out, and name a function with {NEW_REWARD}.name."
         )
     if function is None or root.escape_of(path := function.file) is not None:
         return
@@ -118,7 +86,7 @@ def _check_call(function: Function, named: str, composed: Composed, code_path: P
     (node,) = defined
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.decorator_list:
         return
-    passed = dict.fromkeys((*called, *(composed.value(f"{NEW}.reward_kwargs") or {})))
+    passed = dict.fromkeys((*called, *(composed.value(f"{NEW_REWARD}.reward_kwargs") or {})))
     if not _takes(node.args, set(passed)):
         raise BadInput(
             f"{named} defines {shown(f'{node.name}({ast.unparse(node.args)})')}, but verl {code['verl_version']} calls "
