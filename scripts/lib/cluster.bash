@@ -183,12 +183,21 @@ cluster::ask_host() {
 
 cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }
 
+# cluster::resources: what a worker declares to Ray. Ray counts NPUs too, but has an option of its own for the number of GPUs only.
+cluster::resources() {
+  if [[ $PROFILE == npu && -n $WORKER_GPUS ]]; then
+    printf '%s, "NPU": %s}\n' "${WORKER_RESOURCES%\}}" "$WORKER_GPUS"
+  else
+    printf '%s\n' "$WORKER_RESOURCES"
+  fi
+}
+
 # cluster::_start_worker WORKER ADDRESS
 cluster::_start_worker() {
   local worker=$1 address=$2 argv=()
   [[ -z $WORKER_CPUS ]] || argv+=(--num-cpus="$WORKER_CPUS")
-  [[ -z $WORKER_GPUS ]] || argv+=(--num-gpus="$WORKER_GPUS")
-  cluster::_start "$worker" --address="$address" --resources="$WORKER_RESOURCES" "${argv[@]}"
+  [[ -z $WORKER_GPUS || $PROFILE == npu ]] || argv+=(--num-gpus="$WORKER_GPUS")
+  cluster::_start "$worker" --address="$address" --resources="$(cluster::resources)" "${argv[@]}"
 }
 
 # cluster::_start NODE ARGV...: ends what is left of an earlier start there, then starts Ray. Every start has its own mark, a label of the

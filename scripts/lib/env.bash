@@ -154,7 +154,7 @@ env::tell_unused() {
 # env::_pick_profile ASKED: prints the profile's name on stdout. Devices that exist but do not answer are an error, never a silent
 # rehearsal.
 env::_pick_profile() {
-  local asked=$1 root=${DEVICE_ROOT:-/dev}
+  local asked=$1 root=${DEVICE_ROOT:-/dev} profile device what
   if [[ $asked != auto ]]; then
     printf '%s\n' "$asked"
     return
@@ -163,13 +163,16 @@ env::_pick_profile() {
     nvidia-smi -L >/dev/null 2>&1 ||
       cli::die 1 "${root} has $(compgen -G "${root}/nvidia[0-9]*" | wc -l) NVIDIA devices but 'nvidia-smi -L' fails: fix the driver, or set PROFILE=cpu to rehearse without them."
     printf 'gpu\n'
-  elif [[ -e ${root}/kfd ]]; then
-    [[ -r ${root}/kfd && -w ${root}/kfd ]] ||
-      cli::die 1 "${root}/kfd (AMD GPUs) is there but not readable and writable for $(id -un 2>/dev/null || true): join its group, or set PROFILE=cpu to rehearse without them."
-    printf 'rocm\n'
-  else
-    [[ ${REGRESS_SAID:-} == 1 ]] || # another script of the same make command has said it (Makefile)
-      log::info "No GPU is visible (neither ${root}/nvidia<n> nor ${root}/kfd), so the profile is cpu: a rehearsal."
-    printf 'cpu\n'
+    return
   fi
+  while read -r profile device what; do
+    [[ -e ${root}/${device} ]] || continue
+    [[ -r ${root}/${device} && -w ${root}/${device} ]] ||
+      cli::die 1 "${root}/${device} (${what}) is there but not readable and writable for $(id -un 2>/dev/null || true): join its group, or set PROFILE=cpu to rehearse without them."
+    printf '%s\n' "$profile"
+    return
+  done <<<$'rocm kfd AMD GPUs\nnpu davinci_manager Ascend NPUs'
+  [[ ${REGRESS_SAID:-} == 1 ]] || # another script of the same make command has said it (Makefile)
+    log::info "No GPU is visible (no ${root}/nvidia<n>, ${root}/kfd or ${root}/davinci_manager), so the profile is cpu: a rehearsal."
+  printf 'cpu\n'
 }

@@ -16,7 +16,7 @@ sandbox::make() {
   HERE="${BOX}/the repo"
   CALLS="${BOX}/calls"
   mkdir -p "${BOX}/bin" "${BOX}/home dir" "${BOX}/tmp" "${BOX}/root/etc" "${BOX}/root/tmp" "$HERE"
-  cp -r "${REPO}"/{scripts,maintain,env,docker,jobspecs,Makefile,requirements-dev.lock} "$HERE"
+  cp -r "${REPO}"/{scripts,maintain,env,docker,jobspecs,Makefile,requirements-dev.lock} "${REPO}"/docker-compose*.yaml "$HERE"
   ln -s -t "$HERE" -- "${REPO}"/{py,judge,rehearsal} # the largest; no test changes them
   rm -f "${HERE}"/env/{local.env,nodes,hosts}        # the user's own
   : >"$CALLS"

@@ -34,7 +34,13 @@ SITES = {
         '--worker-resources={"worker_node": 100}', "--shm-size=64gb", "--devices=/dev/kfd /dev/dri /dev/infiniband",
         "--unset=ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES", "--worker-env=NCCL_DEBUG=WARN", "--worker-env=NCCL_IB_HCA=",
     ],
+    "npu": [
+        '--worker-resources={"worker_node": 100}', "--shm-size=64gb", "--devices=/dev/davinci_manager /dev/devmm_svm /dev/hisi_hdc",
+        "--driver=/usr/local/Ascend/driver /usr/local/dcmi /usr/local/bin/npu-smi /etc/ascend_install.info",
+        "--worker-env=HCCL_CONNECT_TIMEOUT=1500", "--worker-env=RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES=1",
+    ],
 }  # fmt: skip
+ON_DSTACK = [name for name in SITES if name != "npu"]
 VOLUMES = {"compose": "/srv/workdir/shared", "dstack": "/private", "kuberay": "mvp11-shared"}
 SECRETS = "secrets: [{name: WANDB_API_KEY}, {name: HF_TOKEN, file: /nowhere}]\n"
 
@@ -143,7 +149,9 @@ def test_the_rayjob_has_the_plan_of_the_submission(export, shared):
         assert "resources" not in container
 
 
-@pytest.mark.parametrize(("profile", "resource"), [("gpu", "nvidia.com/gpu"), ("rocm", "amd.com/gpu")])
+@pytest.mark.parametrize(
+    ("profile", "resource"), [("gpu", "nvidia.com/gpu"), ("rocm", "amd.com/gpu"), ("npu", "huawei.com/Ascend910")]
+)
 def test_the_rayjobs_workers_have_the_gpus_and_its_head_has_none(export, profile, resource):
     cluster = documents(export("kuberay", profile=profile))[1]["spec"]["rayClusterSpec"]
     [head], [worker] = (
@@ -218,7 +226,17 @@ def test_a_compose_project_has_what_our_own_has(export, profile):
     assert set(project["services"]) == set(ours["services"]) == {"head", "worker-0", "worker-1"}
     for name, service in ours["services"].items():
         exported = project["services"][name]
-        for key in ("init", "shm_size", "ulimits", "cap_add", "group_add", "security_opt", "devices", "deploy"):
+        for key in (
+            "init",
+            "shm_size",
+            "volumes",
+            "ulimits",
+            "cap_add",
+            "group_add",
+            "security_opt",
+            "devices",
+            "deploy",
+        ):
             assert compared(key, exported.get(key)) == compared(key, service.get(key)), (name, key)
         kept = {key: value for key, value in service["environment"].items() if key not in NOT_GIVEN}
         exported["environment"]["SHARED_ROOT"] = kept["SHARED_ROOT"]
@@ -235,12 +253,22 @@ NOT_GIVEN = {
 def compared(key, value):
     if key == "shm_size" and isinstance(value, str) and not value.isdigit():
         return str(int(value[:-2]) * compose_model.UNITS[value[-2:]])
+    if key == "volumes":
+        return [volume["target"] for volume in value[1:]]  # the first is the shared root
     if key == "devices":
         return [device if isinstance(device, str) else device["source"] for device in value or []]
     return str(value) if key == "shm_size" else value or None
 
 
-@pytest.mark.parametrize("profile", SITES)
+def test_dstack_has_no_name_for_the_vendor_of_npus(export):
+    outcome = export("dstack", profile="npu")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err == (
+        "error   TO=dstack cannot ask for the devices of PROFILE=npu, whose vendor dstack does not know: use TO=compose or TO=kuberay.\n"
+    )
+
+
+@pytest.mark.parametrize("profile", ON_DSTACK)
 @pytest.mark.parametrize("workload", ["ppo", "grpo", "sft"])
 def test_the_dstack_task_has_a_node_more_than_workers(export, profile, workload):
     [task] = documents(export("dstack", profile=profile, spec=f"workload: {workload}\n"))
@@ -253,7 +281,7 @@ def test_the_dstack_task_has_a_node_more_than_workers(export, profile, workload)
 
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("secrets", ["", SECRETS])
-@pytest.mark.parametrize("profile", SITES)
+@pytest.mark.parametrize("profile", ON_DSTACK)
 def test_the_scripts_are_bash_that_shellcheck_accepts(export, tmp_path, to, secrets, profile):
     found = scripts(to, export(to, profile=profile, spec=SPEC + secrets))
     assert found or (to == "kuberay" and not secrets)

@@ -78,7 +78,8 @@ def expected(name):
 
 
 @pytest.mark.parametrize(
-    ("profile", "knobs"), [("cpu", {"NODE_IMAGE": "node:1"}), ("gpu", {"NODE_IMAGE": "node:1"}), ("rocm", {})]
+    ("profile", "knobs"),
+    [("cpu", {"NODE_IMAGE": "node:1"}), ("gpu", {"NODE_IMAGE": "node:1"}), ("rocm", {}), ("npu", {})],
 )
 def test_the_whole_project_is_the_expected_one(checkout, profile, knobs):
     assert composed(checkout, PROFILE=profile, **knobs) == expected(f"compose.{profile}")
@@ -91,6 +92,11 @@ def gpus_of(project, profile):
         if profile == "gpu":
             reserved = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
             ids[name] = [number for device in reserved for number in device["device_ids"]]
+        elif profile == "npu":
+            files = [device["source"] for device in service.get("devices", [])]
+            ids[name] = [file.removeprefix("/dev/davinci") for file in files if file[-1].isdecimal()]
+            counted = ",".join(map(str, range(len(ids[name])))) or None
+            assert service["environment"].get("ASCEND_RT_VISIBLE_DEVICES") == counted
         else:
             lists = {service["environment"].get(f"{kind}_VISIBLE_DEVICES") for kind in ("HIP", "ROCR", "CUDA")}
             assert len(lists) == 1
@@ -98,7 +104,7 @@ def gpus_of(project, profile):
     return ids
 
 
-@pytest.mark.parametrize("profile", ["gpu", "rocm"])
+@pytest.mark.parametrize("profile", ["gpu", "rocm", "npu"])
 @pytest.mark.parametrize(
     ("workers", "each", "ids"),
     [

@@ -4,6 +4,7 @@ import argparse
 import os
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from verl_regress.base import say
@@ -93,9 +94,9 @@ def await_all(args: argparse.Namespace) -> None:
         time.sleep(_LOOK_EVERY)
     _await_dropped(len(wanted), end, args.deadline, pulse)
     for name in wanted:
-        if name != "head" and args.worker_gpus not in (None, alive[name].resources.get("GPU", 0)):
+        if name != "head" and args.worker_gpus not in (None, accelerators(alive[name].resources)[1]):
             raise RegressError(
-                f"{name} shows {describe(alive[name])}, and GPUS_PER_WORKER={args.worker_gpus} is required: check which GPUs its "
+                f"{name} shows {describe(alive[name])}, and GPUS_PER_WORKER={args.worker_gpus} is required: check which devices its "
                 "container has and whether its user may open them, or set WORKER_GPUS."
             )
         say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
@@ -143,8 +144,14 @@ def own_name() -> str | None:
 
 def describe(node: Node) -> str:
     """`CPU 64, GPU 4, worker_node 100`: a node's resources, as users want to see them."""
-    kinds = ["CPU", "GPU", *(["worker_node"] if "worker_node" in node.resources else [])]
+    kinds = ["CPU", accelerators(node.resources)[0], *(["worker_node"] if "worker_node" in node.resources else [])]
     return ", ".join(f"{kind} {node.resources.get(kind, 0):g}" for kind in kinds)
+
+
+def accelerators(resources: Mapping[str, float]) -> tuple[str, float]:
+    """What Ray calls a node's accelerators, NPU or GPU, and how many it has."""
+    name = "NPU" if "NPU" in resources else "GPU"
+    return name, resources.get(name, 0)
 
 
 def _abort_if_one_failed(names: list[str], log_dir: Path, gcs: str = "") -> None:

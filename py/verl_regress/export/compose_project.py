@@ -63,14 +63,13 @@ def _node(export: Export, script: str) -> dict[str, Any]:
         "shm_size": export.site.shm_size,
         "networks": ["ray"],
         "environment": {**export.environment, "RAY_AUTH_TOKEN_PATH": f"/run/secrets/{_TOKEN}"},
-        "volumes": [
-            {
-                "type": "bind", "source": _literal(export.site.volume), "target": export.root,
-                "bind": {"create_host_path": False},
-            }
-        ],
+        "volumes": [_bind(_literal(export.site.volume), export.root)],
         "secrets": [_TOKEN],
-    }  # fmt: skip
+    }
+
+
+def _bind(source: str, target: str) -> dict[str, Any]:
+    return {"type": "bind", "source": source, "target": target, "bind": {"create_host_path": False}}
 
 
 def _head(export: Export, script: str, files: list[str]) -> dict[str, Any]:
@@ -85,8 +84,9 @@ def _head(export: Export, script: str, files: list[str]) -> dict[str, Any]:
 def _worker(export: Export, index: int, ids: str) -> dict[str, Any]:
     site, vendor = export.site, export.vendor
     node = _node(export, f"name=worker-{index} head=head\n{_ADDRESS}{node_scripts.worker(export)}")
-    if site.devices:
-        node["devices"] = list(site.devices)
+    own = [f"{vendor.numbered}{number}" for number in ids.split(",")] if vendor and vendor.numbered else []
+    if site.devices or own:
+        node["devices"] = [*site.devices, *own]
     if vendor is None:
         return node
     node["ulimits"] = {"memlock": -1, "stack": 67108864}
@@ -94,8 +94,12 @@ def _worker(export: Export, index: int, ids: str) -> dict[str, Any]:
         wanted = {"driver": "nvidia", "device_ids": ids.split(","), "capabilities": ["gpu"]}
         node["deploy"] = {"resources": {"reservations": {"devices": [wanted]}}}
         return node
-    node["group_add"], node["cap_add"], node["security_opt"] = ["video"], ["SYS_PTRACE"], ["seccomp=unconfined"]
     node["environment"] |= {name: _literal(value) for name, value in site.environment.items()}
+    if vendor.numbered:
+        node["volumes"] += [_bind(path, path) | {"read_only": True} for path in site.driver]
+        ids = ",".join(map(str, range(site.gpus_per_worker)))
+    else:
+        node["group_add"], node["cap_add"], node["security_opt"] = ["video"], ["SYS_PTRACE"], ["seccomp=unconfined"]
     node["environment"] |= dict.fromkeys(vendor.ids, ids)
     return node
 

@@ -36,6 +36,10 @@ unset {secrets}
 def render(export: Export) -> str:
     """The task as a file, with a comment that says how it is run and what it lacks. Raises BadInput."""
     site, vendor = export.site, export.vendor
+    if vendor is not None and vendor.dstack is None:
+        raise BadInput(
+            f"TO=dstack cannot ask for the devices of PROFILE={export.planned.request.defaults.profile}, whose vendor dstack does not know: use TO=compose or TO=kuberay."
+        )
     gpu = {} if vendor is None else {"gpu": {"vendor": vendor.dstack, "count": site.gpus_per_worker}}
     task: dict[str, Any] = {
         "type": "task",

@@ -40,19 +40,22 @@ def name_of(submission_id: str, most: int) -> str:
 
 @dataclass(frozen=True)
 class Vendor:
-    """A vendor of GPUs: `kubernetes` is its device plugin's resource, `dstack` its name in dstack's `gpu.vendor`, and `ids` the variables
-    that say which GPUs are a container's own; none for a vendor whose engine passes only its own.
+    """A vendor of GPUs: `kubernetes` is its device plugin's resource, `dstack` its name in dstack's `gpu.vendor`, if it has one, and
+    `ids` the variables that say which GPUs are a container's own; none for a vendor whose engine passes only its own. `numbered` is what
+    a device file is called before its number, where a container gets its own files and counts them from 0.
     """
 
     kubernetes: str
-    dstack: str
+    dstack: str | None
     ids: tuple[str, ...] = ()
+    numbered: str | None = None
 
 
 # By profile, as scripts/lib/lifecycle/compose.bash does it. A profile that is missing here has no GPUs.
 VENDORS = {
     "gpu": Vendor("nvidia.com/gpu", "nvidia"),
     "rocm": Vendor("amd.com/gpu", "amd", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
+    "npu": Vendor("huawei.com/Ascend910", None, ("ASCEND_RT_VISIBLE_DEVICES",), "/dev/davinci"),
 }
 
 
@@ -61,7 +64,7 @@ class Site:
     """The knobs that decide what a cluster is made of.
 
     `workers` has the GPU ids of each worker (`0,1,2,3`). `cpus` and `gpus` are what a worker declares to Ray; None: Ray counts them.
-    `environment` is what the profile's compose file adds to a worker. `volume` is where the shared root is there, in the format's own
+    `driver` are files of the host that a worker gets. `environment` is what the profile's compose file adds to a worker. `volume` is where the shared root is there, in the format's own
     words. `deadlines` are PENDING_TIMEOUT, START_TIMEOUT, STALL_TIMEOUT and UNREACHABLE_TIMEOUT.
     """
 
@@ -76,6 +79,7 @@ class Site:
     object_store_bytes: int
     gcs_port: int
     devices: tuple[str, ...]
+    driver: tuple[str, ...]
     unset: tuple[str, ...]
     environment: Mapping[str, str]
     volume: str

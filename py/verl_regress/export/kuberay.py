@@ -36,7 +36,7 @@ def ray_job(export: Export) -> dict[str, Any]:
     if export.vendor is not None:
         [container] = worker["containers"]
         container["resources"] = {"limits": {export.vendor.kubernetes: str(site.gpus_per_worker)}}
-        if export.vendor.ids:
+        if export.vendor.ids and not export.vendor.numbered:
             unconfined = {"seccompProfile": {"type": "Unconfined"}}
             container["securityContext"] = {"capabilities": {"add": ["SYS_PTRACE"]}, **unconfined}
         container["env"] += [{"name": name, "value": value} for name, value in site.environment.items()]

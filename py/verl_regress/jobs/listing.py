@@ -86,9 +86,11 @@ def run_status(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(facts, indent=2, ensure_ascii=False))
         return 0
-    node_rows: list[tuple[str, ...]] = [("NODE", "ADDRESS", "STATE", "CPU", "GPU", "WORKER_NODE")]
+    # Never GPUs and NPUs in one cluster, and the head has neither.
+    kinds = ("CPU", max((nodes.accelerators(node["resources"])[0] for node in there), default="GPU"), "worker_node")
+    node_rows: list[tuple[str, ...]] = [("NODE", "ADDRESS", "STATE", *map(str.upper, kinds))]
     for node in there:
-        amounts = [f"{node['resources'].get(kind, 0):g}" for kind in ("CPU", "GPU", "worker_node")]
+        amounts = [f"{node['resources'].get(kind, 0):g}" for kind in kinds]
         node_rows.append((node["name"], node["address"], node["state"], *amounts))
     job_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER", "WHY")]
     for row in rows:

@@ -19,7 +19,10 @@ from verl_regress.secrets import secret_files
 # Ray 2.60 pins every GPU task to CUDA_VISIBLE_DEVICES if env_vars has it, and corrects a RAY_ADDRESS there for the
 # driver but not for its actors; only "auto" does no harm.
 _REFUSED_ENV = {
-    "CUDA_VISIBLE_DEVICES": "Ray gives each process its own GPUs, and this would pin them all to the same",
+    **dict.fromkeys(
+        ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"),
+        "Ray gives each process its own GPUs, and this would pin them all to the same",
+    ),
     "RAY_ADDRESS": "the job finds its cluster by itself",
     "RAY_API_SERVER_ADDRESS": "the job finds its cluster by itself",
     "VERL_FILE_LOGGER_PATH": "a job writes only into its own directory",

@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--object-store-bytes", type=int, required=True)
     parser.add_argument("--gcs-port", type=int, required=True)
     parser.add_argument("--devices", type=_words, default=(), help="the knob WORKER_DEVICES")
+    parser.add_argument("--driver", type=_words, default=(), help="files of the driver that a worker gets")
     parser.add_argument("--unset", type=_words, default=(), help="variables that Ray is started without")
     parser.add_argument("--cluster-timeout", type=int, required=True)
     parser.add_argument("--deadlines", required=True)

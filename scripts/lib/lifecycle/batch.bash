@@ -68,7 +68,11 @@ batch::print() {
   printf '#!/bin/bash\n'
   printf '#SBATCH --%s\n' "job-name=verl-regress-${WORKLOAD}" "nodes=$((WORKERS + 1))" ntasks-per-node=1
   [[ $BATCH_OPTIONS == *--cpus-per-task* ]] || printf '#SBATCH --%s\n' exclusive mem=0
-  [[ $PROFILE == cpu ]] || printf '#SBATCH --gpus-per-node=%s\n' "$GPUS_PER_WORKER"
+  case $PROFILE in
+    cpu) ;;
+    npu) printf '#SBATCH --gres=npu:%s\n' "$GPUS_PER_WORKER" ;; # Slurm's own options and variables know only GPUs
+    *) printf '#SBATCH --gpus-per-node=%s\n' "$GPUS_PER_WORKER" ;;
+  esac
   [[ -z $BATCH_PARTITION ]] || printf '#SBATCH --partition=%s\n' "$BATCH_PARTITION"
   [[ -z $BATCH_TIME ]] || printf '#SBATCH --time=%s\n' "$BATCH_TIME"
   # The shell gets a signal two minutes before the time limit, and ends the cluster itself.

@@ -48,10 +48,12 @@ compose::_render_group() {
 }
 
 compose::_render_worker() {
-  local devices=()
+  local devices=() ids=()
   printf '  %s:\n    extends: {file: %s, service: worker}\n    container_name: %s\n    profiles: !reset []\n' \
     "$1" "$(compose::_template)" "${CLUSTER_NAME}-$1"
   read -r -a devices <<<"${WORKER_DEVICES} $(hosts::devices "$1")"
+  [[ $PROFILE != npu ]] || IFS=, read -r -a ids <<<"$(compose::_gpus "$1")"
+  devices+=("${ids[@]/#//dev/davinci}")
   ((${#devices[@]} == 0)) || printf '    devices: [%s]\n' "$(compose::_joined "${devices[@]}")"
   compose::_render_gpus "$1"
 }
@@ -89,11 +91,15 @@ compose::_render_gpus() {
         "${ids//,/\", \"}"
       ;;
     rocm) for name in HIP ROCR CUDA; do set["${name}_VISIBLE_DEVICES"]=$ids; done ;;
+    npu) set[ASCEND_RT_VISIBLE_DEVICES]=$(seq -s, 0 "$((GPUS_PER_WORKER - 1))") ;; # a container counts its own from 0
   esac
   ((${#set[@]})) || return 0
   printf '    environment:\n'
   for name in "${!set[@]}"; do printf '      %s: "%s"\n' "$name" "${set[$name]}"; done | sort
 }
+
+# compose::driver: the files of this host's driver that the profile's containers get, one line each.
+compose::driver() { sed -nE 's/.* source: (\/[^,]+), .*/\1/p' "${REPO_DIR}/$(compose::_template)"; }
 
 # compose::export_words ARRAY TO: what the cluster is made of, as options of the helper's `export`.
 compose::export_words() {
@@ -108,11 +114,11 @@ compose::export_words() {
   esac
   user="$(node::exec head id -u):$(node::exec head id -g)"
   _options+=("--volume=${volume}" "--image=$(image::name)" "--user=${user}" "--shm-size=${SHM_SIZE}")
-  _options+=("--worker-resources=${WORKER_RESOURCES}" "--devices=${WORKER_DEVICES}")
+  _options+=("--worker-resources=$(cluster::resources)" "--devices=${WORKER_DEVICES}" "--driver=$(compose::driver | paste -sd" ")")
   [[ $PROFILE != rocm ]] || _options+=("--unset=${CLUSTER_ROCM_UNSET[*]}")
   _options+=("--object-store-bytes=${OBJECT_STORE_BYTES}" "--gcs-port=${GCS_PORT}" "--cluster-timeout=${CLUSTER_TIMEOUT}")
   [[ -z $WORKER_CPUS ]] || _options+=("--worker-cpus=${WORKER_CPUS}")
-  [[ -z $WORKER_GPUS ]] || _options+=("--worker-gpus=${WORKER_GPUS}")
+  [[ -z $WORKER_GPUS || $PROFILE == npu ]] || _options+=("--worker-gpus=${WORKER_GPUS}")
   for worker in $(node::list_workers); do _options+=("--worker=$(compose::_gpus "$worker")"); done
   for name in "${!ENV_OF_WORKERS[@]}"; do _options+=("--worker-env=${name}=${ENV_OF_WORKERS[$name]}"); done
 }

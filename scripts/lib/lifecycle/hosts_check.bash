@@ -48,6 +48,7 @@ readonly HOSTS_QUESTIONS='
   echo "user $(id -u)"; echo "home $HOME"
   echo "nvidia $(nvidia-smi -L 2>/dev/null | grep -c "^GPU ")"
   echo "render $(ls -d /dev/dri/renderD* 2>/dev/null | wc -l)"
+  echo "davinci $(ls -d /dev/davinci[0-9]* 2>/dev/null | wc -l)"
   echo "memory $(awk "/^MemAvailable:/ { print int(\$2 / 1048576) }" /proc/meminfo)"
   echo "ports $(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk "\$4 == \"0A\" { sub(/.*:/, \"\", \$2); print \$2 }" | sort -u | tr "\n" " ")"
   for device in $1; do [ -e "$device" ] || echo "lacks $device"; done
@@ -71,7 +72,7 @@ hosts::_ask_all() {
 hosts::_ask() {
   local node=$1 engine
   ! hosts::_is_remote "$node" || hosts::_need_connection "$node"
-  hosts::on "$node" "$HOSTS_QUESTIONS" "${_HOSTS_DEVICES[$node]//,/ }${WORKER_DEVICES:+ ${WORKER_DEVICES}}" "${HOSTS_LOCKED:-}" </dev/null ||
+  hosts::on "$node" "$HOSTS_QUESTIONS" "${_HOSTS_DEVICES[$node]//,/ }${WORKER_DEVICES:+ ${WORKER_DEVICES}} $(compose::driver | paste -sd' ')" "${HOSTS_LOCKED:-}" </dev/null ||
     cli::die 8 "The host of $(hosts::describe "$node") was lost while we asked what it has: check the host, then run this again."
   engine=$(hosts::need_engine "$node")
   printf 'engine %s\narch %s\n' "${engine% *}" "${engine#* }"
@@ -213,10 +214,11 @@ hosts::_check_user() {
 hosts::_check_gpus() {
   local what='' count=0 ids highest
   [[ ! -v _HOSTS_FACT["$1:lacks"] ]] ||
-    cli::die 1 "$(hosts::describe "$1") has no ${_HOSTS_FACT["$1:lacks"]} (from devices= there, or WORKER_DEVICES): load its driver, or leave it out."
+    cli::die 1 "$(hosts::describe "$1") has no ${_HOSTS_FACT["$1:lacks"]} (from devices= there, WORKER_DEVICES or the driver): load its driver, or leave it out."
   case $PROFILE in
     gpu) what='NVIDIA GPUs (nvidia-smi -L)' count=${_HOSTS_FACT["$1:nvidia"]} ;;
     rocm) what='GPUs (/dev/dri/renderD*)' count=${_HOSTS_FACT["$1:render"]} ;;
+    npu) what='NPUs (/dev/davinci<n>)' count=${_HOSTS_FACT["$1:davinci"]} ;;
     *) return 0 ;;
   esac
   ids=$(hosts::gpus "$1")
@@ -224,6 +226,6 @@ hosts::_check_gpus() {
   # In an allocation ids are Slurm's, and what our login sees may be only the job's GPUs (pam_slurm_adopt).
   hosts::are_allocated || ((highest < count)) ||
     cli::die 1 "$(hosts::describe "$1") has ${count} ${what}, but ${1} is to get those with the ids ${ids} (profile ${PROFILE}): lower GPUS_PER_WORKER, or name others with gpus= in its line."
-  [[ $PROFILE == rocm ]] || prereq::_nvidia_runtime "$1" " of $(hosts::describe "$1")"
+  [[ $PROFILE != gpu ]] || prereq::_nvidia_runtime "$1" " of $(hosts::describe "$1")"
   log::ok "$(hosts::describe "$1"): ${count} ${what}"
 }

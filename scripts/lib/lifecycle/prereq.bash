@@ -146,6 +146,12 @@ prereq::gpus() {
       prereq::_worker_devices
       prereq::_enough_gpus 'GPUs (/dev/dri/renderD*)' "$(compgen -G "${DEVICE_ROOT:-/dev}/dri/renderD*" | wc -l)"
       ;;
+    npu)
+      prereq::_worker_devices
+      prereq::_driver
+      prereq::_enough_gpus 'NPUs (/dev/davinci<n>)' "$(compgen -G "${DEVICE_ROOT:-/dev}/davinci[0-9]*" | wc -l)"
+      prereq::_idle_npus
+      ;;
     *) log::ok "no GPU is needed (profile ${PROFILE})" ;;
   esac
 }
@@ -164,6 +170,28 @@ prereq::_nvidia_runtime() {
   [[ " $runtimes" == *' nvidia '* ]] || command -v nvidia-container-runtime-hook >/dev/null ||
     cli::die 1 "The container engine$2 cannot hand out NVIDIA GPUs (its runtimes are: ${runtimes% }): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
   log::ok "the container engine$2 can hand out NVIDIA GPUs"
+}
+
+# prereq::_driver: what the profile's compose file mounts of this machine's driver is here.
+prereq::_driver() {
+  local file files=()
+  output::read_lines files compose::driver
+  for file in "${files[@]}"; do
+    [[ -e ${HOST_ROOT:-}${file} ]] ||
+      cli::die 1 "${file}, which the workers get (docker-compose.${PROFILE}.yaml), is not on this machine: install the driver in its default place."
+  done
+}
+
+# prereq::_idle_npus: no process uses an NPU that a worker is to get, unless our cluster has it. npu-smi lists processes by card and chip, and
+# with -m which <n> of /dev/davinci<n> that is.
+prereq::_idle_npus() {
+  local used
+  used=$({ npu-smi info -m && npu-smi info; } 2>/dev/null | awk -v wanted="$((WORKERS * GPUS_PER_WORKER))" '
+    NF >= 4 && $1 $2 $3 ~ /^[0-9]+$/ { of[$1, $2] = $3 }
+    /Process id/ { processes = 1 }
+    processes && $2 ~ /^[0-9]+$/ && $5 ~ /^[0-9]+$/ && ($2, $3) in of && of[$2, $3] < wanted { print of[$2, $3], $5; exit }')
+  [[ -z $used || -n $(nodes::owners) ]] ||
+    cli::die 1 "The NPU /dev/davinci${used% *} is in use by the process ${used#* } (npu-smi info): end it, or wait for it, because a worker is to get this NPU."
 }
 
 prereq::_worker_devices() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The profiles gpu and rocm, as far as a machine without a GPU can test them: what Compose makes of them, and what happens if Ray
+# The profiles gpu, rocm and npu, as far as a machine without a GPU can test them: what Compose makes of them, and what happens if Ray
 # finds other GPUs than expected. Whether verl accepts their overrides: 36_releases.bats.
 
 setup_file() {
@@ -27,6 +27,8 @@ PYTHON
 @test "Compose itself makes the expected project of the profile rocm" { profiles::is_expected rocm; }
 
 # Of these, COMPOSE_FILE would change nothing even if it got through: compose::run names its files.
+@test "Compose itself makes the expected project of the profile npu" { profiles::is_expected npu; }
+
 @test "what the shell tells Compose changes nothing in its project" {
   profiles::is_expected cpu NODE_IMAGE=node:1 COMPOSE_FILE=/no/such.yaml COMPOSE_PROJECT_NAME=theirs COMPOSE_PROFILES=template COMPOSE_ENV_FILES=/no/such.env
 }

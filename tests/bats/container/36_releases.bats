@@ -26,12 +26,13 @@ releases::compose() {
   PYTHONPATH=py:judge:py/hooks .venv/bin/python tests/bats/container/compose_profiles.py "env/ray/$1.yaml" "$2" "$3" | diff <(printf '%s\n' "$expected") -
 }
 
-# releases::makes TREE VERSION: env/ray/dev.yaml and env/ray/prod.yaml both compose to what is on stdin.
+# releases::makes TREE VERSION: env/ray/dev.yaml, prod.yaml and npu.yaml all compose to what is on stdin.
 releases::makes() {
   local expected
   expected=$(cat)
   releases::compose dev "$@" &
   releases::compose prod "$@" || fail "verl $2 makes something else of env/ray/prod.yaml"
+  releases::compose npu "$@" || fail "verl $2 makes something else of env/ray/npu.yaml"
   wait "$!" || fail "verl $2 makes something else of env/ray/dev.yaml"
 }
 

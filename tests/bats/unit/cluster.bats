@@ -48,6 +48,8 @@ setup() {
   assert_called '/ray_start.py start --node-name=worker-0 '
   sandbox::lines CLUSTER_NAME=mine <<<'cluster::_start_worker worker-1 head:6379'
   assert_called 'worker-1.log env VERL_REGRESS_RAY=mine '
+  sandbox::lines CLUSTER_NAME=mine PROFILE=npu WORKER_GPUS=2 <<<'cluster::_start_worker worker-2 head:6379'
+  assert_called '--resources={"worker_node": 100, "NPU": 2}'
 }
 
 @test "the nodes whose packages are not listed since their start list them at the end" {

@@ -140,7 +140,7 @@ ONLY=outputs plcement|did you mean placement? Use some of placement, outputs, ar
 DRY_RUN=maybe|use 1, true, yes or on, or 0, false, no, off or nothing
 WORKLOAD=pppo|did you mean ppo? Use one of grpo, ppo, sft
 TRANSPORT=pigeon|use one of container, srun, ssh
-PROFILE=rocn|did you mean rocm? Use one of auto, cpu, gpu, rocm
+PROFILE=rocn|did you mean rocm? Use one of auto, cpu, gpu, npu, rocm
 WORKDIR=|name a path
 MIN_DISK_GIB=a[$(touch x)]|use a whole number from 0 to 999999
 CASES
@@ -190,12 +190,12 @@ on_devices() {
 @test "PROFILE=auto is the rehearsal on a machine without GPUs, and says so" {
   on_devices nvidiactl nvidia-uvm
   assert_status 0
-  assert_line "        No GPU is visible (neither ${BOX}/dev/nvidia<n> nor ${BOX}/dev/kfd), so the profile is cpu: a rehearsal."
+  assert_line "        No GPU is visible (no ${BOX}/dev/nvidia<n>, ${BOX}/dev/kfd or ${BOX}/dev/davinci_manager), so the profile is cpu: a rehearsal."
   assert_line 'PROFILE=<cpu> from the command line or environment'
   assert_line 'RAY_BASE_CONFIG=<env/ray/cpu.yaml> from env/cpu.env'
 }
 
-@test "PROFILE=auto takes NVIDIA GPUs that answer, and AMD GPUs that may be opened" {
+@test "PROFILE=auto takes NVIDIA GPUs that answer, and AMD GPUs and NPUs that may be opened" {
   stub nvidia-smi
   on_devices nvidia0 nvidiactl
   assert_status 0
@@ -205,6 +205,10 @@ on_devices() {
   rm -r "${BOX:?}/dev"
   on_devices kfd
   assert_line 'PROFILE=<rocm> from the command line or environment'
+  rm -r "${BOX:?}/dev"
+  on_devices davinci_manager davinci0
+  assert_line 'PROFILE=<npu> from the command line or environment'
+  assert_line 'RAY_BASE_CONFIG=<env/ray/npu.yaml> from env/npu.env'
 }
 
 @test "AMD GPUs that may only be read are an error, never a silent rehearsal" {

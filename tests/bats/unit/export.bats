@@ -79,6 +79,15 @@ refused() {
   [[ $(grep -c -- '^--worker-env=' "${BOX}/words") == 12 ]]
 }
 
+@test "the profile npu: its devices, the driver, and how many Ray is to count if the user says it" {
+  sandbox::run PROFILE=npu TO=compose WORKER_GPUS=2 scripts/46_export.sh
+  assert_status 0
+  is_sent '--devices=/dev/davinci_manager /dev/devmm_svm /dev/hisi_hdc'
+  is_sent '--driver=/usr/local/Ascend/driver /usr/local/dcmi /usr/local/bin/npu-smi /etc/ascend_install.info'
+  is_sent '--worker-resources={"worker_node": 100, "NPU": 2}'
+  is_sent --worker-env=HCCL_CONNECT_TIMEOUT=1500
+}
+
 @test "secrets are not read: their values are not here to be printed" {
   printf 'workload: ppo\nsecrets: [{name: WANDB_API_KEY}]\n' >"${HERE}/mine.yaml"
   sandbox::run TO=kuberay JOBSPEC=mine.yaml scripts/46_export.sh

@@ -195,7 +195,7 @@ listening() {
   assert_error 1 "The container engine of worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) cannot hand out NVIDIA GPUs (its runtimes are: runc): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 devices=/dev/no-such-device'
   on_hosts hosts::check
-  assert_error 1 'worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has no /dev/no-such-device (from devices= there, or WORKER_DEVICES): load its driver, or leave it out.'
+  assert_error 1 'worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has no /dev/no-such-device (from devices= there, WORKER_DEVICES or the driver): load its driver, or leave it out.'
   listening 18EB
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2'
   on_hosts hosts::check

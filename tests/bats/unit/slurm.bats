@@ -151,6 +151,8 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   assert_line 'make --no-print-directory up prepare submit "${knobs[@]}" &'
   refute_text exclusive
   refute_text gpus-per-node
+  sandbox::run DRY_RUN=1 PROFILE=npu scripts/45_slurm.sh
+  assert_line '#SBATCH --gres=npu:4'
   sandbox::run DRY_RUN=1 BATCH_DO=verify scripts/45_slurm.sh
   assert_line 'make --no-print-directory verify "${knobs[@]}" &'
   sandbox::run DRY_RUN=1 BATCH_DO=resume JOB=in-slurm scripts/45_slurm.sh

@@ -95,6 +95,8 @@ after_need() { on_hosts "$@" eval "hosts::need; ${THEN}"; }
   assert_line '    deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ["4", "6"], capabilities: [gpu]}]}}}'
   after_need PROFILE=rocm GPUS_PER_WORKER=3
   for name in HIP ROCR CUDA; do assert_line "      ${name}_VISIBLE_DEVICES: \"4,6,7\""; done
+  after_need PROFILE=npu GPUS_PER_WORKER=2 # Slurm's variables know no NPUs
+  assert_line '    devices: [/dev/davinci_manager, /dev/devmm_svm, /dev/hisi_hdc, /dev/davinci0, /dev/davinci1]'
   after_need PROFILE=gpu
   assert_error 2 "Slurm gave 3 GPUs on gpu-1 of the Slurm job 3012 (SLURM_STEP_GPUS='4,6,7'), but GPUS_PER_WORKER=4 (from env/defaults.env): allocate that many, for example with 'salloc --gpus-per-node=4', or lower GPUS_PER_WORKER."
   rm "${BOX}/gpus"
