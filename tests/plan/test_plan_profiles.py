@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import compose_model
@@ -14,12 +15,13 @@ from shared_fixtures import write
 
 from verl_regress.base import documents, layout
 from verl_regress.base.base_config import BaseConfig
+from verl_regress.base.errors import BadInput
 from verl_regress.base.jobspec import JobSpec
 from verl_regress.base.owner import Owner
 from verl_regress.plan import plan
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.devices import Devices
-from verl_regress.plan.overrides import merge, of_profile, of_shape
+from verl_regress.plan.overrides import Override, merge, of_profile, of_shape
 from verl_regress.plan.request import CommandLine, Defaults, Request
 from verl_regress.plan.workloads import WORKLOADS
 
@@ -144,8 +146,8 @@ def prepared(shared):
 def as_said(_path, _code, _module, overrides):
     """The overrides unchanged, and the devices that they ask for."""
     said = dict(override.text.split("=", 1) for override in overrides)
-    numbers = {key: int(value) for key, value in said.items() if value.isdecimal()}
-    return Composed(tuple(overrides), (), "", Devices.from_config(numbers.get), None)
+    values = {key: int(value) if value.isdecimal() else value for key, value in said.items()}
+    return Composed(tuple(overrides), (), "", Devices.from_config(values.get), None)
 
 
 @pytest.mark.parametrize("profile", ["gpu", "rocm"])
@@ -177,7 +179,7 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
 
 @pytest.mark.parametrize("workload", ["ppo", "grpo", "sft"])
 @pytest.mark.parametrize(("workers", "each"), [(1, 1), (1, 8), (2, 4), (4, 8)])
-@pytest.mark.parametrize(("base", "ranks"), [("dev", "gpus"), ("prod", "gpus"), ("cpu", "workers")])
+@pytest.mark.parametrize(("base", "ranks"), [("dev", "gpus"), ("prod", "gpus"), ("npu", "gpus"), ("cpu", "workers")])
 def test_each_shape_of_a_cluster_divides_the_batches(workload, workers, each, base, ranks):
     document = documents.parse((REPO / f"env/ray/{base}.yaml").read_text(), base, "base_config")
     layers = of_profile(
@@ -204,13 +206,36 @@ def test_each_shape_of_a_cluster_divides_the_batches(workload, workers, each, ba
         assert number("data.train_batch_size") * answers % (count * micro) == 0
 
 
-@pytest.mark.parametrize("profile", ["gpu", "rocm"])
-def test_every_image_that_a_profile_names_is_in_the_table_of_images(checkout, profile):
+@pytest.mark.parametrize(("workers", "each"), [(1, 8), (2, 4)])
+@pytest.mark.parametrize("workload", ["ppo", "grpo", "sft"])
+def test_a_dry_run_on_npus_asks_for_all_of_them(prepared, monkeypatch, workload, workers, each):
+    for split in ("train", "val"):
+        write(prepared.datasets / "gsm8k_sft" / f"{split}.parquet", "rows")
+    monkeypatch.setattr(plan, "compose", as_said)
+    base = documents.parse((REPO / "env/ray/npu.yaml").read_text(), "env/ray/npu.yaml", "base_config")
+    request = Request(
+        JobSpec.from_document(documents.parse(f"workload: {workload}\n", "it.yaml", "jobspec")),
+        BaseConfig.from_document(base),
+        CommandLine(submission_id="it"),
+        Defaults("npu", "Qwen2.5-0.5B-Instruct", "gsm8k", "codeA", "mvp11", workers=workers, gpus_per_worker=each),
+    )
+    resolved = plan.make(prepared, request).resolved()
+    assert {key: resolved["devices"][key] for key in ("resource", "count")} == {"resource": "NPU", "count": 8}
+    shape = {f"trainer.nnodes={workers}", f"trainer.n_gpus_per_node={each}"}
+    assert {"trainer.device=npu", *shape} <= set(resolved["argv"])
+    assert ("actor_rollout_ref.actor.use_torch_compile=False" in resolved["argv"]) == (workload != "sft")
+    changed = replace(request, said=CommandLine(overrides=(Override("trainer.device=cuda", "OVERRIDES"),)))
+    with pytest.raises(BadInput, match=r"trainer\.device"):
+        plan.make(prepared, changed)
+
+
+@pytest.mark.parametrize(("profile", "page"), [("gpu", "gpu"), ("rocm", "gpu"), ("npu", "ascend")])
+def test_every_image_that_a_profile_names_is_in_the_table_of_images(checkout, profile, page):
     text = (REPO / "env" / f"{profile}.env").read_text()
     named = set(re.findall(r"NODE_IMAGE=(\S+)", text))
     default = run_in(checkout, 'printf %s "$NODE_IMAGE"', PROFILE=profile)
     assert default in named if default else profile == "gpu"
-    rows = [line for line in (REPO / "docs/gpu.md").read_text().splitlines() if line.startswith("| ")]
+    rows = [line for line in (REPO / f"docs/{page}.md").read_text().splitlines() if line.startswith("| ")]
     assert not [image for image in named if not any(f"`{image}`" in row for row in rows)]
     assert len(named) == 1
 
