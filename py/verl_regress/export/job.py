@@ -64,8 +64,9 @@ class Site:
     """The knobs that decide what a cluster is made of.
 
     `workers` has the GPU ids of each worker (`0,1,2,3`). `cpus` and `gpus` are what a worker declares to Ray; None: Ray counts them.
-    `driver` are files of the host that a worker gets. `environment` is what the profile's compose file adds to a worker. `volume` is where the shared root is there, in the format's own
-    words. `deadlines` are PENDING_TIMEOUT, START_TIMEOUT, STALL_TIMEOUT and UNREACHABLE_TIMEOUT.
+    `driver` are files of the host that a worker gets, and `environment` is what the profile's compose file adds to it. `volume` is where
+    the shared root is there, in the format's own words. `deadlines` are PENDING_TIMEOUT, START_TIMEOUT, STALL_TIMEOUT and
+    UNREACHABLE_TIMEOUT.
     """
 
     image: str
