@@ -29,7 +29,9 @@ FILE_VARIABLE = "VERL_REGRESS_SECRETS"
 _SHORTEST = 8  # characters: shorter values occur in any log by chance, and hiding them would garble it
 _LONGEST = 65536  # bytes: Linux starts no process with more than 128 KiB in one variable
 # Variables that decide how a process starts, where it finds its cluster and its files, or which GPUs it has.
-_OURS = re.compile(r"(VERL_|RAY_|PYTHON|LD_|CUDA_|HIP_|ROCR_|NCCL_|ASCEND_|HCCL_).*|PATH|HOME|USER|TMPDIR|SHARED_ROOT|HF_HOME")
+_OURS = re.compile(
+    r"(VERL_|RAY_|PYTHON|LD_|CUDA_|HIP_|ROCR_|NCCL_|ASCEND_|HCCL_).*|PATH|HOME|USER|TMPDIR|SHARED_ROOT|HF_HOME"
+)
 # Waits until the launcher is gone for any reason, and removes the file. Ray's own stop sends SIGTERM to it too (2.60).
 _KEEPER = "trap '' TERM INT HUP; read -r _; rm -f -- \"$1\""
 
