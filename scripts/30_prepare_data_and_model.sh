@@ -8,7 +8,7 @@
 #                               question and answer become both. Set DATASET to its name; gsm8k is GSM8K's alone.
 #   MODEL_SOURCE     tiny                  a Qwen2 of 2 layers that knows a quarter of its sums, and its critic
 #                    hub:REPO[@REVISION]   from the Hugging Face hub
-#                    path:DIR              a Hugging Face folder on this host
+#                    path:DIR              a Hugging Face folder on this host; in a rehearsal these get a critic, too, which PPO trains
 #   DATASET, MODEL   another name than the source's own (empty: its own)
 #   SEED             decides the synthetic rows and the tiny model's weights
 #

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 import torch
 
-from verl_rehearsal import tiny_model
+from verl_rehearsal import critic, tiny_model
 from verl_rehearsal.errors import RehearsalError
 
 
@@ -30,12 +30,17 @@ def test_the_actor_knows_about_a_quarter_of_the_sums(models):
     assert set(facts) == {"sampled_accuracy", "warmup_steps", "seconds"}
 
 
+def test_a_critic_made_of_the_model_alone_is_the_same(models, tmp_path):
+    critic.build(models[0], tmp_path)
+    assert hashes(tmp_path) == hashes(models[1])
+
+
 def test_the_critic_has_one_label_and_starts_at_zero(models):
     from transformers import AutoModelForTokenClassification
 
-    critic = AutoModelForTokenClassification.from_pretrained(models[1], dtype=torch.float32)
-    assert critic.config.num_labels == 1
-    assert torch.equal(critic(torch.tensor([[5, 6, 7]])).logits, torch.zeros(1, 3, 1))
+    made = AutoModelForTokenClassification.from_pretrained(models[1], dtype=torch.float32)
+    assert made.config.num_labels == 1
+    assert torch.equal(made(torch.tensor([[5, 6, 7]])).logits, torch.zeros(1, 3, 1))
 
 
 def test_a_model_that_never_learns_enough_is_an_error(monkeypatch, tmp_path):

@@ -1,5 +1,5 @@
 """`python -m verl_rehearsal`: `model DIR` and `data DIR` make the tiny model with its critic, and the sums that it learns; `train`
-trains on them.
+trains on them; `critic MODEL DIR` makes the critic of another model.
 
 `model` prints what `tiny_model.build` returns, as JSON. `data -` writes no files and prints the rows of both splits, as JSON. If
 a command fails, the last line on stderr says why.
@@ -25,6 +25,11 @@ def main(argv: list[str] | None = None) -> None:
     )
     model.add_argument("directory", type=Path, metavar="DIR")
     model.add_argument("--critic", type=Path, metavar="DIR", help="default: the model's, with -critic at its end")
+    critic = commands.add_parser(
+        "critic", allow_abbrev=False, help="the critic of a model, which PPO in a rehearsal needs"
+    )
+    critic.add_argument("model", type=Path, metavar="MODEL")
+    critic.add_argument("directory", type=Path, metavar="DIR")
     data = commands.add_parser("data", allow_abbrev=False, help="the sums: train, test, sft_train and sft_test.parquet")
     data.add_argument("directory", metavar="DIR", help="or -, to print the rows as JSON")
     for command in (model, data):
@@ -47,6 +52,8 @@ def main(argv: list[str] | None = None) -> None:
             start(train.command(asked.workload, asked.run, asked.model, asked.data, overrides), asked.run)
         elif asked.command == "model":
             _make_model(asked)
+        elif asked.command == "critic":
+            _make_critic(asked)
         elif asked.directory == "-":
             print(json.dumps(sums.splits(asked.seed)))
         else:
@@ -65,6 +72,13 @@ def _is_override(text: str) -> bool:
 
 def _print(argv: list[str], run: Path) -> None:
     print(shlex.join(["env", *(f"{name}={value}" for name, value in train.environment(run).items()), *argv]))
+
+
+def _make_critic(asked: argparse.Namespace) -> None:
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from verl_rehearsal import critic
+
+    critic.build(asked.model, asked.directory)
 
 
 def _make_model(asked: argparse.Namespace) -> None:

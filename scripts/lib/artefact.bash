@@ -32,7 +32,14 @@ artefact::ensure_data() {
   tar -C "$dir" -ch -- "${files[@]}" | helper::run_in worker-0 "${argv[@]}"
 }
 
+# artefact::ensure_model: with it comes a critic in a rehearsal, where PPO cannot make one of the model itself.
 artefact::ensure_model() {
+  artefact::_ensure_model
+  [[ $PROFILE != cpu || $MODEL_SOURCE == tiny ]] ||
+    helper::run worker-0 prepare-model --source "$(artefact::absolute "$MODEL_SOURCE")" --name "$MODEL" --seed "$SEED" --critic
+}
+
+artefact::_ensure_model() {
   local source dir argv state
   source=$(artefact::absolute "$MODEL_SOURCE")
   argv=(prepare-model --source "$source" --name "$MODEL" --seed "$SEED")

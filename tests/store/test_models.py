@@ -95,6 +95,30 @@ def test_a_change_to_the_code_that_makes_the_tiny_model_needs_a_new_recipe():
     assert (models.TINY_RECIPE[:12], made_by) == ("7ef1c8670dd3", "b0fce63c717e"), "give models.TINY_RECIPE a new value"
 
 
+CRITIC = """
+from verl_rehearsal.errors import RehearsalError
+
+def build(model, folder):
+    if model.name == "odd":
+        raise RehearsalError("no critic can be made of it")
+    (folder / "config.json").write_bytes((model / "config.json").read_bytes() + b"critic")
+"""
+
+
+def test_a_model_of_any_source_gets_a_critic_once(root, tiny, capsys, tmp_path):
+    write(tmp_path / "rehearsal" / "verl_rehearsal" / "critic.py", CRITIC)
+    for name in ("m", "odd"):
+        prepare(root, f"path:/{name}", revision="abc", stream=tar(FOLDER))
+        for _ in range(2):
+            asked = SimpleNamespace(shared_root=root.path, source=f"path:/{name}", name="", critic=True, check=False)
+            assert models.run(asked) == 0
+    made = (root.models / "m-critic" / "config.json").read_bytes()
+    assert made == (root.models / "m" / "config.json").read_bytes() + b"critic"
+    assert f"skip    {root.models}/m-critic (exists, same source)\n" in (said := capsys.readouterr().err)
+    assert "warning MODEL=odd: no critic can be made of it. GRPO and SFT train without one; PPO in" in said
+    assert not (root.models / "odd-critic").exists()
+
+
 @pytest.mark.usefixtures("tiny")
 def test_another_seed_is_another_source(root):
     revision = prepare(root, "tiny")[0].revision[:12]
@@ -129,7 +153,9 @@ def test_a_folder_of_the_host_keeps_its_name(root):
 
 def test_check_does_not_read_the_stream(root, capsys):
     def check():
-        asked = SimpleNamespace(shared_root=root.path, source="path:/m", name="", seed=1, revision="abc", check=True)
+        asked = SimpleNamespace(
+            shared_root=root.path, source="path:/m", name="", seed=1, revision="abc", check=True, critic=False
+        )
         assert models.run(asked) == 0
         return capsys.readouterr().out
 

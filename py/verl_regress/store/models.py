@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from verl_regress.base import ids, pulse
-from verl_regress.base.errors import BadInput
+from verl_regress.base import ids, pulse, say
+from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import SharedRoot
 from verl_regress.base.trust import need
 from verl_regress.store import artefact, rehearsal, tarball
@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, required=True, help="decides the weights of the tiny model")
     parser.add_argument("--revision", default="", help="path:DIR only: what tells one state of DIR from another")
     parser.add_argument(
+        "--critic", action="store_true", help="make the critic of the model that is there, for PPO in a rehearsal"
+    )
+    parser.add_argument(
         "--check",
         action="store_true",
         help="make nothing; print 'present' or 'absent', so that DIR need not be streamed",
@@ -46,8 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make the model that `args` asks for, or skip it; returns 0."""
     root = SharedRoot(Path(args.shared_root))
-    if args.check:
-        target = _target(root, args.source, args.name)
+    target = _target(root, args.source, args.name)
+    if args.critic:
+        prepare_critic(target)
+    elif args.check:
         print("present" if artefact.is_there(target, Source(args.source, args.revision), knob=KNOB) else "absent")
     else:
         prepare(root, args.source, args.name, args.seed, args.revision, sys.stdin.buffer)
@@ -58,6 +63,10 @@ def _target(root: SharedRoot, source: str, name: str) -> Path:
     kind, _, rest = source.partition(":")
     otherwise = TINY_NAME if kind == "tiny" else rest.partition("@")[0].rstrip("/").rpartition("/")[2]
     return root.models / ids.check_name(name or otherwise, KNOB)
+
+
+def _critic_of(model: Path) -> Path:
+    return model.with_name(f"{model.name}-critic")
 
 
 def prepare(
@@ -71,11 +80,28 @@ def prepare(
     kind, _, rest = source.partition(":")
     target = _target(root, source, name)
     if kind == "tiny":
-        return _prepare_tiny([target, target.with_name(f"{target.name}-critic")], seed)
+        return _prepare_tiny([target, _critic_of(target)], seed)
     if kind == "hub":
         return [_prepare_from_hub(root, target, source, rest)]
     made_from = Source(source, revision)
     return [artefact.ensure(target, made_from, lambda directory: _receive(stream, directory, rest), knob=KNOB)]
+
+
+def prepare_critic(model: Path) -> None:
+    """Make the critic of a model that was prepared, unless it exists; of what cannot have one, a warning says it."""
+    of = artefact.load(model)
+
+    def build(directory: Path) -> dict[str, str]:
+        with pulse.during(f"making the critic of {model.name}"):
+            rehearsal.run(f"MODEL={model.name}", "critic", str(model), str(directory))
+        return {}
+
+    try:
+        artefact.ensure(_critic_of(model), Source(of.source, of.revision), build, knob=KNOB)
+    except RegressError as error:
+        if isinstance(error, BadInput):
+            raise
+        say.warn(f"{error} GRPO and SFT train without one; PPO in a rehearsal needs it.")
 
 
 def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]:

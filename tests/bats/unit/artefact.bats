@@ -26,9 +26,12 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
   ensure data DATASET_SOURCE=synthetic
   assert_status 0
   [[ $(asked) == 'worker-0 prepare-data --source synthetic --name sums --seed 7' ]]
-  ensure model MODEL_SOURCE=hub:a/b@main
+  ensure model MODEL_SOURCE=hub:a/b@main PROFILE=gpu
   assert_status 0
   [[ $(asked) == 'worker-0 prepare-model --source hub:a/b@main --name small --seed 7' ]]
+  ensure model MODEL_SOURCE=hub:a/b # a rehearsal
+  assert_status 0
+  [[ $(asked) == $'worker-0 prepare-model --source hub:a/b --name small --seed 7\nworker-0 prepare-model --source hub:a/b --name small --seed 7 --critic' ]]
 }
 
 # bats test_tags=slow
@@ -65,14 +68,14 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
   ln -s ../blob "${MINE}/model.safetensors"
   echo history >"${MINE}/.git/HEAD"
   echo absent >"${BOX}/root/state"
-  ensure model MODEL_SOURCE="path:../my files"
+  ensure model MODEL_SOURCE="path:../my files" PROFILE=gpu
   assert_status 0
   [[ $(asked) =~ ^"worker-0 prepare-model --source path:${MINE} --name small --seed 7 --revision "([0-9a-f]{64})" --check"$'\n'(.*)$ ]] || fail "$(asked)"
   local revision=${BASH_REMATCH[1]}
   [[ ${BASH_REMATCH[2]} == "in worker-0 prepare-model --source path:${MINE} --name small --seed 7 --revision ${revision}" ]]
   [[ $(got) == './config.json ./model.safetensors ' && ! -L ${BOX}/root/got/model.safetensors ]]
   echo present >"${BOX}/root/state"
-  ensure model MODEL_SOURCE="path:${MINE}"
+  ensure model MODEL_SOURCE="path:${MINE}" PROFILE=gpu
   assert_status 0
   [[ $(asked) == *" --revision ${revision} --check" && -z $(got) ]]
 }
