@@ -4,6 +4,8 @@
 # The directories of the shared root; the helper creates them (py/verl_regress/base/layout.py).
 readonly SHARED_ROOT_DIRECTORIES=(datasets hf jobs outputs ray common/{models,datasets,code} user/code)
 
+readonly PREREQ_DRIVER=580 # the first of NVIDIA's drivers for CUDA 13
+
 PREREQ_WARNINGS=0
 PREREQ_ENGINE='' # name and version of the engine that prereq::engine saw
 
@@ -141,6 +143,7 @@ prereq::gpus() {
       [[ $PREREQ_ENGINE != podman* ]] || # podman's issue 22645, open in 2026; with CDI device names it is issue 28436
         cli::die 1 "${PREREQ_ENGINE} ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
       prereq::_nvidia_runtime this ''
+      prereq::_nvidia_gpus
       ;;
     rocm)
       prereq::_worker_devices
@@ -171,6 +174,32 @@ prereq::_nvidia_runtime() {
     cli::die 1 "The container engine$2 cannot hand out NVIDIA GPUs (its runtimes are: ${runtimes% }): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
   log::ok "the container engine$2 can hand out NVIDIA GPUs"
 }
+
+# prereq::_nvidia_gpus: each GPU that a worker is to get is whole, has a driver for the CUDA of our image, and is used by no process, unless our
+# cluster has it; a warning if they are of several types.
+prereq::_nvidia_gpus() {
+  local gpus=() used=() line index uuid driver mig name type='' of_pid
+  output::read_lines gpus prereq::_nvidia --query-gpu=index,uuid,driver_version,mig.mode.current,name
+  output::read_lines used prereq::_nvidia --query-compute-apps=gpu_uuid,pid
+  for line in "${gpus[@]}"; do
+    IFS=', ' read -r index uuid driver mig name <<<"$line"
+    [[ $index =~ ^[0-9]+$ ]] || continue
+    ((index < WORKERS * GPUS_PER_WORKER)) || continue
+    [[ -n $NODE_IMAGE || ! $driver =~ ^([0-9]+)\. ]] || ((BASH_REMATCH[1] >= PREREQ_DRIVER)) ||
+      cli::die 1 "The NVIDIA driver ${driver} (nvidia-smi) is too old for the node image, whose torch is for CUDA 13: install ${PREREQ_DRIVER} or later, or name an image for its CUDA in NODE_IMAGE."
+    [[ $mig != Enabled ]] ||
+      cli::die 1 "GPU ${index} (${name}) is split with MIG (nvidia-smi), and a worker gets whole GPUs: run 'sudo nvidia-smi -i ${index} -mig 0'."
+    for of_pid in "${used[@]}"; do
+      [[ $of_pid != "${uuid}, "* || -n $(nodes::owners) ]] ||
+        cli::die 1 "GPU ${index} (${name}) is in use by the process ${of_pid#*, } (nvidia-smi): end it, or wait for it, because a worker is to get this GPU; WORKERS times GPUS_PER_WORKER of them are used, from GPU 0 on."
+    done
+    [[ -z $type || $name == "$type" ]] ||
+      prereq::_warn "the workers' GPUs are of several types (${type}, ${name}): the slowest and smallest decides, and runs on them are not comparable with others."
+    type=$name
+  done
+}
+
+prereq::_nvidia() { nvidia-smi "$@" --format=csv,noheader 2>/dev/null || true; }
 
 # prereq::_driver: what the profile's compose file mounts of this machine's driver is here.
 prereq::_driver() {

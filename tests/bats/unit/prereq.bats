@@ -11,6 +11,14 @@ setup() {
 
 # As many GPUs as nvidia-smi lists; MIG slices are listed below theirs, indented.
 nvidia_gpus() { stub nvidia-smi "for ((i = 0; i < $1; i++)); do echo \"GPU \$i: NVIDIA H200 (UUID: GPU-\$i)\"; echo '  MIG 1g'; done"; }
+# nvidia N [USED [EDIT]]: N GPUs as each question prints them; USED has lines UUID, PID; sed's EDIT changes the list.
+nvidia() {
+  stub nvidia-smi "case \$1 in
+    --query-gpu=*) for ((i = 0; i < $1; i++)); do echo \"\$i, GPU-\$i, 580.95.05, Disabled, NVIDIA H200\"; done | sed '${3:-}' ;;
+    --query-compute-apps=*) printf '%s' '${2:-}' ;;
+    *) for ((i = 0; i < $1; i++)); do echo \"GPU \$i: NVIDIA H200 (UUID: GPU-\$i)\"; done ;;
+  esac"
+}
 runtimes() { stub docker "[[ \$1 == info ]] && printf '%s\n' '$1'"; }
 amd_devices() {
   local i
@@ -40,6 +48,36 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::gpus; }
   assert_error 1 "This machine has 4 NVIDIA GPUs (nvidia-smi -L), but WORKERS=2 with GPUS_PER_WORKER=4 each are required (profile gpu): lower one of the knobs."
   gpus PROFILE=gpu GPUS_PER_WORKER=2
   assert_status 0
+}
+
+@test "NVIDIA: GPUs that are in use, unless no worker gets them or our cluster has them" {
+  nvidia 8 $'GPU-2, 4242\nGPU-7, 4343\n'
+  gpus PROFILE=gpu
+  assert_error 1 'GPU 2 (NVIDIA H200) is in use by the process 4242 (nvidia-smi): end it, or wait for it, because a worker is to get this GPU; WORKERS times GPUS_PER_WORKER of them are used, from GPU 0 on.'
+  gpus PROFILE=gpu WORKERS=1 GPUS_PER_WORKER=2
+  assert_status 0
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub docker 'case $1 in info) echo "nvidia " ;; inspect) echo "/mvp11-head|true|since|10.0.0.1 |mvp11|00000000000000aa|me|/w" ;; esac'
+  gpus PROFILE=gpu
+  assert_status 0
+}
+
+@test "NVIDIA: a driver that is too old for our image, which another image may suit" {
+  nvidia 8 '' 's/580.95.05/535.183.01/'
+  gpus PROFILE=gpu
+  assert_error 1 "The NVIDIA driver 535.183.01 (nvidia-smi) is too old for the node image, whose torch is for CUDA 13: install 580 or later, or name an image for its CUDA in NODE_IMAGE."
+  gpus PROFILE=gpu NODE_IMAGE=mine:1
+  assert_status 0
+}
+
+@test "NVIDIA: a GPU that is split with MIG, and GPUs of several types" {
+  nvidia 8 '' '4s/Disabled/Enabled/'
+  gpus PROFILE=gpu
+  assert_error 1 "GPU 3 (NVIDIA H200) is split with MIG (nvidia-smi), and a worker gets whole GPUs: run 'sudo nvidia-smi -i 3 -mig 0'."
+  nvidia 8 '' '8s/H200/A100/'
+  gpus PROFILE=gpu
+  assert_status 0
+  assert_line "warning the workers' GPUs are of several types (NVIDIA H200, NVIDIA A100): the slowest and smallest decides, and runs on them are not comparable with others."
 }
 
 @test "NVIDIA: an engine that cannot hand GPUs out; the toolkit's hook is enough" {
