@@ -90,13 +90,14 @@ class SharedRoot:
         `group` is the number of SHARED_GROUP, whose members may then write everywhere (docs/shared-root.md). Without one,
         `common/` and `user/` are writable by all users, and the rest by this one.
         """
-        created = [directory for directory in self._all(group) if not directory.is_dir()]
+        modes = self._modes(group)
+        created = [directory for directory in modes if not directory.is_dir()]
         for directory in created:
             directory.mkdir(parents=True, exist_ok=True)
-        for directory, mode in self._modes(group).items():
+        for directory, mode in modes.items():
             found = directory.stat()
-            is_so = stat.S_IMODE(found.st_mode) == mode and group in (None, found.st_gid)
-            if found.st_uid == os.getuid() and not is_so:
+            is_so = mode == stat.S_IMODE(found.st_mode) and group in (None, found.st_gid)
+            if mode is not None and found.st_uid == os.getuid() and not is_so:
                 _open(directory, mode, group)
         if not self.jobs_lock.exists() and os.access(self.jobs, os.W_OK):
             self.jobs_lock.touch()
@@ -115,30 +116,19 @@ class SharedRoot:
     def _own_hf(self) -> Path:
         return self.hf_home / f"uid-{os.getuid()}"
 
-    def _all(self, group: int | None) -> list[Path]:
-        return [*dict.fromkeys([*self._closed, *self._open_to_all, *(self._modes(group) if group is not None else ())])]
-
-    def _modes(self, group: int | None) -> dict[Path, int]:
-        """The directories that must have a mode, and that mode."""
+    def _modes(self, group: int | None) -> dict[Path, int | None]:
+        """The directories that must be there, and the mode that each must have (None: any)."""
+        ours = [self.datasets, self.hf_home, self.jobs, self.path / "outputs", self.path / "ray"]
+        of_all = [self.path / "common" / part for part in ("", "models", "datasets", "code", "code/verl")]
+        of_all += [self.path / "user", self.user_code]
         if group is None:
-            return dict.fromkeys(self._open_to_all, _OPEN_TO_ALL)
-        more = [self.path, self.path / "queue", self.sessions, self.bisections, self.acceptance, self.helpers]
+            return {**dict.fromkeys(ours), **dict.fromkeys(of_all, _OPEN_TO_ALL)}
+        more = [self.path, self.path / "queue", self.sessions, self.bisections, self.helpers]
         return {
-            **dict.fromkeys([*self._closed, *self._open_to_all, *more], _OPEN_TO_GROUP),
+            **dict.fromkeys([*ours, *of_all, *more], _OPEN_TO_GROUP),
             self.secrets: _GROUP_ALONE,
             self._own_hf: _OWN,
         }
-
-    @property
-    def _closed(self) -> list[Path]:
-        return [self.datasets, self.hf_home, self.jobs, self.path / "outputs", self.path / "ray"]
-
-    @property
-    def _open_to_all(self) -> list[Path]:
-        return [
-            *(self.path / "common" / part for part in ("", "models", "datasets", "code", "code/verl")),
-            *(self.path / "user" / part for part in ("", "code")),
-        ]
 
 
 def _open(directory: Path, mode: int, group: int | None) -> None:

@@ -79,7 +79,8 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     trust.need(job.first.path, f"JOB={job.ray_id}", f"or {ask}", whom, alone=True)
     began, end = datetime.now(timezone.utc), time.monotonic() + _DEADLINE
     api = RayApi(seen_from_here(address, os.environ), timeout=_DEADLINE - 1)
-    redactor, is_blind = _redactor(job), secret_files.are_unknown(job)  # first: they may be removed meanwhile
+    # First: they may be removed meanwhile. Neither Ray's token nor a secret should be in any answer, but a log may have one.
+    redactor, is_blind = secret_files.redactor(job.root, RAY_TOKEN=token() or ""), secret_files.are_unknown(job)
     # What Ray keeps of what the job's processes said. The driver's log is not among it: the launcher removed the secrets from it.
     files = _ask(_sources(job, api, (*_LEFT_OUT, "death_cause") if is_blind else _LEFT_OUT), end)
     threads = {}
@@ -200,13 +201,11 @@ def _log_sources(
         return sources
     job_id = ((asked["job_info.json"].content or {}).get("ray") or {}).get("job_id")
     rows, here = (asked["nodes.json"].content or {}).get("result", []), nodes.own_address()
-    remote = {
-        node["node_name"]: node["node_id"] for node in rows if node["state"] == "ALIVE" and node["node_ip"] != here
-    }
+    others = [node for node in rows if node["state"] == "ALIVE" and node["node_ip"] != here]
+    remote = {node["node_name"]: node["node_id"] for node in others}
     own = next((node["node_name"] for node in rows if node["node_ip"] == here), "here")
-    lists = _ask(
-        {name: partial(_list_logs, api, node_id, job_id) for name, node_id in remote.items()}, time.monotonic() + 1
-    )
+    questions = {name: partial(_list_logs, api, node_id, job_id) for name, node_id in remote.items()}
+    lists = _ask(questions, time.monotonic() + 1)
     patterns = (*_EVERY_NODE, *([f"worker-*-{job_id}-*"] if job_id else []))
     found = [(own, path.name) for pattern in patterns for path in _LOCAL_LOGS.glob(pattern)]
     found += [(node, name) for node, answer in lists.items() for name in answer.content or ()]
@@ -264,8 +263,3 @@ def _tar(job: JobDir, bundle: Path) -> Path:
                 if path.is_file() and not path.name.endswith((".tar.gz", ".tmp")):
                     archive.add(path, f"{job.ray_id}/{path.relative_to(job.path)}", recursive=False)
     return target
-
-
-def _redactor(job: JobDir) -> Redactor:
-    """Ray's token and the jobs' secrets should be in no answer; if a log has one anyway, this removes it."""
-    return secret_files.redactor(job.root, RAY_TOKEN=token() or "")

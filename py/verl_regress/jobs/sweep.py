@@ -6,7 +6,6 @@ sweep, and `make down` removes the cluster's whole directory. Commands that only
 """
 
 import argparse
-from pathlib import Path
 
 from verl_regress.base import say
 from verl_regress.base.errors import RegressError
@@ -26,18 +25,13 @@ def sweep(root: SharedRoot, cluster: str, api: RayApi) -> None:
     without a lock is known to Ray, or never will be.
     """
     with opened(root, cluster) as directory:
-        if directory is not None:
-            _sweep(root, directory, api)
-
-
-def _sweep(root: SharedRoot, directory: Path, api: RayApi) -> None:
-    files = [file for file in sorted(directory.iterdir()) if not is_held(file)]
-    known = api.jobs() if files else {}
-    for file in files:
-        status = status_of(find.of_ray_id(root, file.name), known.get(file.name)).status
-        if status.exit is not None and file.exists():
-            file.unlink(missing_ok=True)
-            say.changed(f"removed the secrets of the job {file.name} ({status.value})")
+        files = [file for file in sorted(directory.iterdir()) if not is_held(file)] if directory is not None else []
+        known = api.jobs() if files else {}
+        for file in files:
+            status = status_of(find.of_ray_id(root, file.name), known.get(file.name)).status
+            if status.exit is not None and file.exists():
+                file.unlink(missing_ok=True)
+                say.changed(f"removed the secrets of the job {file.name} ({status.value})")
 
 
 def attempt(root: SharedRoot, cluster: str | None) -> None:
