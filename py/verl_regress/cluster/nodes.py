@@ -123,10 +123,7 @@ def _await_dropped(wanted: int, end: float, deadline: float, pulse: Pulse) -> No
 
 
 def up(api: RayApi) -> list[Node]:
-    """The nodes that Ray calls ALIVE and that accept a connection. Raises Unreachable.
-
-    Ray calls a killed node ALIVE for another half a minute, and would send jobs there.
-    """
+    """The nodes that Ray calls ALIVE and that accept a connection, as a killed one does not. Raises Unreachable."""
     known = api.raylets()
     gone = silent(known)
     return [node for node in known if node not in gone]

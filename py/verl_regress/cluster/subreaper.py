@@ -25,9 +25,8 @@ _PATIENCE = 8  # seconds; Slurm kills a step KillWait after SIGTERM: 30 s unless
 def hold(log: Path, command: Sequence[str]) -> None:
     """Run `command` with its output in `log` and its exit status in `log`.exit; return when nothing of it is left.
 
-    Prints "started" when it runs. Slurm sends SIGTERM to all processes of a step before it kills them: then this one
-    waits for the others, and removes RAY_TMPDIR, because nothing of this job will need it again. A process may ignore
-    SIGTERM until this one is killed, too, so it removes it for the first time after `_PATIENCE`. Raises OSError.
+    Prints "started" when it runs. Slurm sends SIGTERM to all processes of a step before it kills them: then this one waits for the others, and
+    removes RAY_TMPDIR, for the first time after `_PATIENCE`, because a process may ignore SIGTERM until all are killed. Raises OSError.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")

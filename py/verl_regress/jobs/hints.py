@@ -1,7 +1,4 @@
-"""Advice for common causes of failure: the exception's type decides first, then what its message says.
-
-Standard library only, because it runs on the nodes.
-"""
+"""Advice for common causes of failure: the exception's type decides first, then what its message says."""
 
 import re
 

@@ -1,8 +1,7 @@
 """Removes the secrets of jobs that are over.
 
-Most are removed by their job's launcher. What a killed node left is removed here: `make up`, `stop`, `wait` and `gc`
-sweep, and `make down` removes the cluster's whole directory. Commands that only read a job's state (`status`, `jobs`,
-`logs`) remove nothing.
+Most are removed by their job's launcher. What a killed node left is removed here: `make up`, `stop`, `wait` and `gc` sweep. Commands that
+only read remove nothing.
 """
 
 import argparse

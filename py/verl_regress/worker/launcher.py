@@ -230,10 +230,7 @@ def _record_position(job: JobDir, tee: Tee, position: str) -> None:
 
 def check_paths(plan: Mapping[str, Any]) -> None:
     """Raise RegressError if a path of the plan now leads out of the shared root, or if another user can now change an input, a folder
-    on PYTHONPATH, or a cache of models.
-
-    The paths were checked at submission, but the job may have waited for hours, and `common/` and `user/` are writable
-    by all users.
+    on PYTHONPATH, or a cache of models: the job may have waited for hours since the submission checked them.
     """
     root = SharedRoot(Path(plan["shared_root"]))
     cure, trusted = "and submit the job again", plan.get("trusted_uids")
@@ -275,10 +272,7 @@ def check_inputs(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> None:
 
 
 def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
-    """Raise RegressError if the snapshot was removed or changed while the job waited, or became another user's.
-
-    Reads every file of it.
-    """
+    """Raise RegressError if the snapshot was removed or changed while the job waited, or became another user's."""
     record = job.read_config("code.json")
     if record is None:
         raise RegressError(f"{job.config}/code.json was removed after the job was submitted: submit it again.")
@@ -344,11 +338,7 @@ class _Trainer:
         return code
 
     def drain(self, tee: Tee) -> None:
-        """Copy what the ended process left in the pipe.
-
-        A grandchild may keep the pipe open and write to it after verl has ended, so we wait for the child, not for the
-        pipe. Everything that the child wrote is in the pipe by now.
-        """
+        """Copy what the ended process left in the pipe. A grandchild may keep it open, so we do not wait for its end."""
         end = time.monotonic() + 5
         while time.monotonic() < end and select.select([self.output], [], [], 0)[0] and tee.move(self.output):
             pass

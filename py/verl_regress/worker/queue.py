@@ -1,8 +1,7 @@
 """The queue: each job's launcher waits until the job fits next to those before it, first come, first served.
 
-verl fails at once if other jobs have the devices that it needs ("Total available GPUs … is less than"), so jobs must
-wait before verl starts. Their launchers wait, using a directory on the shared root: this needs no daemon and no
-submitter, and Ray remains the only engine. A waiting launcher does not import Ray.
+verl fails at once if other jobs have the devices that it needs ("Total available GPUs … is less than"), so launchers wait before they start
+it, by a directory on the shared root: this needs no daemon and no submitter. A waiting launcher does not import Ray.
 
 A job may start when all jobs that have a slot, all that wait before it, and the job itself are no more than MAX_RUNNING
 and need no more devices than the cluster has. The directory has an empty file for each job that is not over, named
