@@ -124,7 +124,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   grep -q '<svg ' "$(last_session)/report.html"
 }
 
-@test "make acceptance: every check of the installation passes, and the file to send hides the secret's value" {
+@test "make acceptance: every check passes, and the file to send hides a secret's value" {
   OVERRIDES=trainer.nnodes=1 run scripts/67_acceptance.sh
   assert_status 0
   assert_line '5 checks passed, 0 failed, 4 not run \(exit status 0\)'

@@ -6,7 +6,7 @@ setup() {
   sandbox::make
 }
 
-@test "a step that fails is recorded and ends no other; one without the job that it needs does not run" {
+@test "a failed step is recorded and ends no other; a step without its job does not run" {
   cat >"${HERE}/scripts/steps.sh" <<'SH'
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin

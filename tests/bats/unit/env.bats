@@ -195,7 +195,7 @@ on_devices() {
   assert_line 'RAY_BASE_CONFIG=<env/ray/cpu.yaml> from env/cpu.env'
 }
 
-@test "PROFILE=auto takes NVIDIA GPUs that answer, and AMD GPUs and NPUs that may be opened" {
+@test "PROFILE=auto takes NVIDIA GPUs that answer, AMD GPUs and NPUs that may be opened" {
   stub nvidia-smi
   on_devices nvidia0 nvidiactl
   assert_status 0

@@ -79,7 +79,7 @@ refused() {
   [[ $(grep -c -- '^--worker-env=' "${BOX}/words") == 12 ]]
 }
 
-@test "the profile npu: its devices, the driver, and how many Ray is to count if the user says it" {
+@test "the profile npu: its devices, the driver, and how many NPUs Ray is to count" {
   sandbox::run PROFILE=npu TO=compose WORKER_GPUS=2 scripts/46_export.sh
   assert_status 0
   is_sent '--devices=/dev/davinci_manager /dev/devmm_svm /dev/hisi_hdc'

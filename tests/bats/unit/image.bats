@@ -72,7 +72,7 @@ name() {
   refute_called "venv_python "
 }
 
-@test "pip checks the hashes of all packages but torch, which comes from TORCH_INDEX_URL" {
+@test "pip checks the hashes of all packages but torch, of TORCH_INDEX_URL" {
   for profile in cpu gpu; do
     : >"$CALLS"
     build PROFILE="$profile" NODE_IMAGE= TORCH_INDEX_URL=https://an.index/cpu scripts/10_build_image.sh
