@@ -61,7 +61,13 @@ def _parser() -> argparse.ArgumentParser:
         type=_names,
         default=(),
         metavar="NAME,...",
-        help="what may differ, by the name in the verdict: packages,nodes",
+        help="what may differ, by the name in the verdict: packages,nodes; devices: all that other devices bring with them",
+    )
+    parser.add_argument(
+        "--relative",
+        type=_share,
+        metavar="SHARE",
+        help="only reward and losses decide: their mean relative error over the steps is at most this, such as 0.02",
     )
     parser.add_argument("--ignore", type=_names, default=(), metavar="METRIC,...", help="metrics that are not compared")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -72,6 +78,18 @@ def _run(text: str) -> Path:
     if not text:
         raise CannotJudge("A RUN is '', which names nothing: give a metrics.jsonl.")
     return Path(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise CannotJudge(
+            f"--relative={text} is no share between 0 and 1: give the largest error, such as 0.02 for 2 %."
+        )
+    return share
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -115,7 +133,7 @@ def _judge(options: argparse.Namespace, readers: Sequence[Reader]) -> list[verdi
         found.append(
             judge.case(
                 a[workload], b[workload], ignore=options.ignore, accept=options.accept,
-                deterministic=options.deterministic, perturbed=perturbed.get(workload, []),
+                deterministic=options.deterministic, perturbed=perturbed.get(workload, []), relative_limit=options.relative,
             )
         )  # fmt: skip
         if options.speed:

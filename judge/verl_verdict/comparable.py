@@ -9,6 +9,10 @@ from verl_verdict.records import Run
 # What a session records beyond what a job directory has. Not recorded is not equal: the verdict says that it was not compared.
 RECORDED_BY_SESSIONS = ("model sha256", "data sha256", "image", "packages")
 PERTURBED = "perturbed"  # the fact that the last bits of a run were changed
+# What other devices bring with them, which `--accept devices` accepts too: none of it decides what is computed.
+_OF_DEVICES = re.compile(
+    r"profile|nodes|image|packages|override (trainer\.device|.+\.(use_torch_compile|param_offload|optimizer_offload))"
+)
 _SAID_BY_ONE = ("override ", "variable ", "reward_fn", "deterministic", PERTURBED)  # a side without it differs
 
 
@@ -48,9 +52,16 @@ def _differing(a: Mapping[str, str], b: Mapping[str, str]) -> list[Difference]:
     return [Difference(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)]
 
 
+def is_accepted(difference: Difference, accept: Collection[str]) -> bool:
+    """Has the user accepted it, by its name (`packages`, `override trainer.nnodes`), or with `devices`, never another number of them?"""
+    if difference.name == "devices":
+        return "devices" in accept and len({str(side).split(" ")[0] for side in (difference.a, difference.b)}) == 1
+    return difference.name in accept or ("devices" in accept and bool(_OF_DEVICES.fullmatch(difference.name)))
+
+
 def not_accepted(found: list[Difference], accept: Collection[str]) -> list[Difference]:
-    """The differences that the user has not accepted, by name: `packages`, `override trainer.nnodes`."""
-    return [difference for difference in found if difference.name not in accept]
+    """The differences that the user has not accepted."""
+    return [difference for difference in found if not is_accepted(difference, accept)]
 
 
 def not_compared(a: Run, b: Run) -> list[str]:

@@ -10,7 +10,18 @@ import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from verl_verdict import comparable, diagnosis, exact, memory, metrics, outliers, pairing, preconditions, sampled
+from verl_verdict import (
+    comparable,
+    diagnosis,
+    exact,
+    memory,
+    metrics,
+    outliers,
+    pairing,
+    preconditions,
+    relative,
+    sampled,
+)
 from verl_verdict.diagnosis import Diagnosis, listed
 from verl_verdict.errors import CannotJudge
 from verl_verdict.exact import Comparison, OneSided, Outcome
@@ -71,12 +82,14 @@ def case(
     accept: Collection[str] = (),
     deterministic: bool | None = None,
     perturbed: Sequence[Run] = (),
+    relative_limit: float | None = None,
 ) -> Verdict:
     """The verdict on one case.
 
     `decisive` replaces the workload's decisive metrics; `ignore` names metrics that are not compared; `accept` names facts that may
     differ. `deterministic` says whether A repeats itself, if the caller knows; else two runs of A with one seed tell.
-    `perturbed` are runs of A whose last bit was changed: what they do is noise.
+    `perturbed` are runs of A whose last bit was changed: what they do is noise. `relative_limit` is the largest mean relative error of
+    reward and losses: then these alone decide.
     """
     workload = preconditions.one_workload(runs_a, runs_b, perturbed)
     preconditions.no_copies([*runs_a, *runs_b, *perturbed])
@@ -101,6 +114,8 @@ def case(
     if not known.compared:
         reason = "no run of B has the seed of a run of A: run B with the seeds of A"
         return known.says(Word.INCONCLUSIVE, reason, "nothing was compared")
+    if relative_limit is not None:
+        return relative.judged(known.base, known.pairing.pairs, relative_limit)
     recorded = {name for run in (*runs_a, *runs_b) for name in run.series}
     if found := _only_logged(known) or _wrong_on_its_face(known) or _never_recorded(known, decisive, recorded):
         return found
@@ -138,7 +153,7 @@ def _prepare(
         for b in pair.b
         for each in exact.one_sided(pair.a[0], b)
     }.values()
-    accepted = [each for each in comparable.facts(runs_a[0], runs_b[0]) if each.name in accept]
+    accepted = [each for each in comparable.facts(runs_a[0], runs_b[0]) if comparable.is_accepted(each, accept)]
     config = comparable.config(runs_a[0], runs_b[0])
     base = dataclasses.replace(
         base,

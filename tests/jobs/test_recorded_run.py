@@ -45,6 +45,13 @@ def test_a_seed_is_no_difference_but_pairs_the_runs(tmp_path, said, overrides, s
     assert not [name for name in run.facts if "seed" in name]
 
 
+def test_the_mark_of_a_fixed_override_is_no_part_of_its_name(tmp_path):
+    job = unpack(tmp_path, "ppo-0.9.1-v1-1")
+    (job / "config/ray_config.yaml").write_text("trainer_overrides: {rl: ['!trainer.device=npu', '?data.x=1']}\n")
+    facts = recorded_run.read(job).facts
+    assert (facts["override trainer.device"], facts["override data.x"]) == ("trainer.device=npu", "data.x=1")
+
+
 def write_samples(directory, step, *answers):
     (directory / "samples").mkdir(exist_ok=True)
     text = "".join(

@@ -193,7 +193,7 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     named = ("profile", "model", "dataset", "reward_fn")
     facts = {name: str(resolved[name]).removeprefix(root) for name in named if resolved.get(name)}
     theirs = [text for text in overrides if not is_seed(text) and _key(text) != _OWN_OVERRIDE]
-    facts |= {f"override {_key(text)}": text.lstrip("?") for text in theirs}
+    facts |= {f"override {_key(text)}": text.lstrip("?!") for text in theirs}
     if devices:
         facts["devices"] = f"{devices.get('count')} x {devices.get('resource')}"
     variables = _config(directory, "runtime_env.json").get("env_vars") or {}
@@ -212,7 +212,7 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
 
 
 def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("?+~")
+    return override.partition("=")[0].lstrip("?!+~")
 
 
 def _nodes(directory: Path) -> str | None:

@@ -1,0 +1,81 @@
+"""Other devices: how far the reward and the losses of B are from those of A, as a mean over the steps, against a limit that the user gives.
+
+The error of a metric is the mean over the steps of |B - A|, divided by the mean over the steps of |A|: a step in which A is near 0 does not
+decide alone. Where a side has several runs, its mean over these runs counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from verl_verdict.diagnosis import counted, listed
+from verl_verdict.pairing import Pair
+from verl_verdict.records import Run
+from verl_verdict.verdicts import Verdict, Word
+
+# What is compared. Nothing else is: other devices round otherwise, and sample other tokens.
+_RL = ("critic/rewards/mean", "actor/pg_loss")
+COMPARED = {"ppo": (*_RL, "critic/vf_loss"), "grpo": _RL, "sft": ("train/loss", "val/loss")}
+
+
+@dataclass(frozen=True)
+class Error:
+    """The relative error of a metric: its mean over the steps, and the largest of one step."""
+
+    metric: str
+    mean: float
+    largest: float
+    step: int
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.mean:.2%} over {counted(self.steps, 'step')}, at most {self.largest:.2%} at step {self.step}"
+
+
+def judged(base: Verdict, pairs: Sequence[Pair], limit: float) -> Verdict:
+    """`base` with the word, its reason, and what was compared and what not."""
+    runs_a, runs_b = [run for pair in pairs for run in pair.a], [run for pair in pairs for run in pair.b]
+    wanted = COMPARED.get(base.workload, _RL)
+    found = [each for metric in wanted if (each := error(metric, runs_a, runs_b))]
+    lacking = [metric for metric in wanted if metric not in {each.metric for each in found}]
+    above = [each for each in found if not each.mean <= limit]
+    if above:
+        word, reason = (
+            Word.CHANGED,
+            f"the mean relative error of {listed([each.metric for each in above])} is above {limit:.2%}",
+        )
+    elif not found:
+        word, reason = (
+            Word.INCONCLUSIVE,
+            f"no step of both sides has {listed(lacking)} with a value of A that is not 0: compare records that have",
+        )
+    else:
+        word, reason = (
+            Word.SAME,
+            f"the mean relative error of {listed([each.metric for each in found])} is at most {limit:.2%}",
+        )
+    notes = [f"mean relative error: {each}" for each in found]
+    if repeated := [pair.a for pair in pairs if len(pair.a) > 1]:
+        own = [each for metric in wanted if (each := error(metric, repeated[0][:1], repeated[0][1:]))]
+        notes += [f"A against A with the same seed: {each}" for each in own]
+    notes.append(
+        "not compared: all other metrics, the times and what was sampled"
+        + "".join(f", {name} (not in both records, or 0)" for name in lacking)
+    )
+    how = f"mean relative error over the steps, {counted(len(pairs), 'pair')} of runs"
+    return replace(base, word=word, reason=reason, how=how, notes=(*base.notes, *notes))
+
+
+def error(metric: str, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Error | None:
+    """The error over the steps that all runs have; None if there is none, or A is 0 in all of them."""
+    every = [run.series.get(metric, {}) for run in (*runs_a, *runs_b)]
+    steps = sorted(set.intersection(*(set(values) for values in every)))
+    courses = np.array([[values[step] for step in steps] for values in every])
+    a, b = courses[: len(runs_a)].mean(axis=0), courses[len(runs_a) :].mean(axis=0)
+    if not steps or not (scale := float(np.abs(a).mean())):
+        return None
+    away = np.abs(b - a) / scale
+    return Error(metric, float(away.mean()), float(away.max()), steps[int(away.argmax())], len(steps))
