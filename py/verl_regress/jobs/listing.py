@@ -14,7 +14,7 @@ from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import find, progress
 from verl_regress.jobs.launcher_lock import Launcher, launcher_of
-from verl_regress.jobs.status import DAMAGED, Judgement, Known, Status, judge_listed, status_for_cluster
+from verl_regress.jobs.status import DAMAGED, Judgement, Known, Status, status_for_cluster, status_in_list
 
 _GOOD = (Status.SUCCEEDED, Status.RUNNING)
 _AT_WORK = (Status.SUBMITTING, Status.PENDING, Status.QUEUED, Status.RUNNING)
@@ -209,7 +209,7 @@ def _status_if_live(job: JobDir, cluster: str, known: Known, *, is_in_ray: bool)
         plan = job.read_config("resolved.json")
         if plan is not None and plan.get("cluster") != cluster:
             return None  # several clusters may share a root
-        status = judge_listed(job, known).status
+        status = status_in_list(job, known).status
         if status in (Status.UNKNOWN, Status.LOST) and launcher_of(job) is Launcher.ALIVE:
             return Status.RUNNING
         return status if status in _AT_WORK else None

@@ -113,7 +113,7 @@ def status_of(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = T
     return Judgement(Status.LOST, f"the job recorded no end, and {causes.FORGOTTEN}", driver_ip)
 
 
-def judge_listed(job: JobDir, known: Known) -> Judgement:
+def status_in_list(job: JobDir, known: Known) -> Judgement:
     """The status of a job, from Ray's list of all jobs."""
     return status_of(job, (known or {}).get(job.ray_id), reachable=known is not None)
 
@@ -125,7 +125,7 @@ def status_for_cluster(cluster: str | None, job: JobDir, known: Known) -> Judgem
     """
     theirs = (job.read_config("resolved.json") or {}).get("cluster")
     if cluster is None or theirs in (None, cluster):
-        return judge_listed(job, known)
+        return status_in_list(job, known)
     judged = status_of(job, None, reachable=False)
     if judged.status is not Status.UNKNOWN:
         return judged

@@ -28,7 +28,7 @@ from verl_regress.base.owner import is_mine
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 from verl_regress.jobs import find, sweep
-from verl_regress.jobs.status import DAMAGED, Status, judge_listed
+from verl_regress.jobs.status import DAMAGED, Status, status_in_list
 from verl_regress.store import artefact, snapshot
 from verl_regress.store.sessions import Session, all_of
 
@@ -211,7 +211,7 @@ class _Survey:
 
     def _is_over(self, attempt: JobDir) -> bool:
         """LOST and NOT_SUBMITTED are also what jobs of other clusters look like, and submissions that are still at work."""
-        judged = judge_listed(attempt, self._known)
+        judged = status_in_list(attempt, self._known)
         if judged.status not in (Status.LOST, Status.NOT_SUBMITTED):
             return judged.status.exit is not None
         if (attempt.read_config("resolved.json") or {}).get("cluster") != self._mine.cluster:
