@@ -4,8 +4,6 @@ The error of a metric is the mean over the steps of |B - A|, divided by the mean
 decide alone. Where a side has several runs, its mean over these runs counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """One export: the plan of a job, the cluster that it was planned for, as its knobs describe it, and what all formats have in common."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shlex
@@ -109,7 +107,7 @@ class Export:
     ray_version: str
 
     @classmethod
-    def from_plan(cls, planned: Plan, site: Site, given: Sequence[str], ray_version: str, longest: int) -> Export:
+    def from_plan(cls, planned: Plan, site: Site, given: Sequence[str], ray_version: str, longest: int) -> "Export":
         """The export of a plan that was made for a cluster here."""
         request, name = planned.request, name_of(planned.job.submission_id, longest)
         said = replace(request.said, submission_id=planned.job.submission_id)

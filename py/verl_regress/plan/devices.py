@@ -1,7 +1,5 @@
 """What a job takes from a cluster: the devices that verl's processes use, one each, as Ray counts them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +37,7 @@ class Devices:
     pools: tuple[Pool, ...] = ()
 
     @classmethod
-    def from_config(cls, value: Callable[[str], Any]) -> Devices:
+    def from_config(cls, value: Callable[[str], Any]) -> "Devices":
         """The devices of a job with verl's config; `value` gives the config's value at a dotted key, None if there is none."""
         keys = [_TRAINER, *(key for key, setting in _IF_TRUE.items() if value(setting) is True)]
         pools = tuple(filter(None, (_pool(value, key) for key in keys)))

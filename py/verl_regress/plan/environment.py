@@ -1,7 +1,5 @@
 """The environment variables of a job: PYTHONPATH with the snapshot first, the hooks, and what the user asked for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -51,7 +49,7 @@ class Environment:
     secrets: tuple[Secret, ...]
 
     @classmethod
-    def build(cls, root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> Environment:
+    def build(cls, root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> "Environment":
         """The environment of `job`. Raises BadInput for a variable or a secret that a job may not set."""
         variables = _variables(root, request, code_path, job)
         secrets = (*secret_files.named(request.spec), *map(Secret, request.said.secrets))
@@ -63,7 +61,7 @@ class Environment:
             secrets=secrets,
         )
 
-    def with_owners(self, users: Iterable[str]) -> Environment:
+    def with_owners(self, users: Iterable[str]) -> "Environment":
         """The same for a job whose directory belongs to one of these users: Ray carries them, so nobody else can change them."""
         return replace(self, variables={**self.variables, JOB_UIDS: " ".join(sorted(users))})
 

@@ -1,7 +1,5 @@
 """Hydra overrides: where they come from, and how the layers become one list."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The workloads: which verl module runs, and the overrides for its data, its model and its outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

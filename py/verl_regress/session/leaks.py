@@ -1,7 +1,5 @@
 """Searches for secrets: in files, in Ray's answers and in what /proc shows of the processes on a node. Never returns a value."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
 """`verify suite | open | run`: a regression session, for scripts/60_verify.sh."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """A session's directory `${SHARED_ROOT}/verify/<time>/`, and the evidence recorded of each of its jobs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ class Session:
     path: Path
 
     @classmethod
-    def begin(cls, root: SharedRoot) -> Session:
+    def begin(cls, root: SharedRoot) -> "Session":
         """Make the directory of a new session, named after the time (UTC)."""
         path = new_directory(root.sessions)
         (path / "evidence").mkdir()
