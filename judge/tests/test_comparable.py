@@ -56,6 +56,23 @@ def test_an_accepted_difference_is_a_second_cause(tmp_path):
     assert [str(each) for each in verdict.differs] == ["packages: A 1, B 2"]
 
 
+def test_accepted_packages_are_named_and_cannot_be_separated_from_the_code(tmp_path):
+    a, b = differing(tmp_path, packages="2")
+    old, new = (
+        {"Python": "3.11", "torch": "2.10.0", "numpy": "2.4"},
+        {"Python": "3.11", "torch": "2.11.0", "ray": "2.60"},
+    )
+    a = [dataclasses.replace(run, facts={**run.facts, "packages": "1"}, packages=old) for run in a]
+    b = [dataclasses.replace(run, packages=new) for run in b]
+    differ = "packages that differ (A, B): numpy (2.4, without it), ray (without it, 2.60), torch (2.10.0, 2.11.0)"
+    notes = judge.case(a, b, accept=["packages"]).notes
+    assert f"{differ}; code and packages cannot be separated unless one of the two codes runs with both" in notes
+    # A ran with B's packages, too.
+    a[1] = dataclasses.replace(a[1], facts={**a[1].facts, "packages": "2"}, packages=new)
+    notes = judge.case(a, b, accept=["packages"]).notes
+    assert f"{differ}; A ran with both: compare its own runs, and those of A and B with equal packages" in notes
+
+
 def test_what_was_not_recorded_is_listed(tmp_path):
     verdict = judge.case(*differing(tmp_path))
     assert "not compared, because it is not in the records: model sha256, data sha256, image, packages" in verdict.notes

@@ -1,7 +1,7 @@
 """May A and B be compared? What must be equal, and what differs in verl's resolved config, which is evidence only."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_verdict.records import Run
@@ -39,6 +39,22 @@ def facts(a: Run, b: Run) -> list[Difference]:
     """The facts that differ, of those that both runs have recorded; an override or a variable on one side only differs, too."""
     found = _differing(a.facts, b.facts)
     return [each for each in found if None not in (each.a, each.b) or each.name.startswith(_SAID_BY_ONE)]
+
+
+def packages(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> str | None:
+    """Which packages differ between A and B, and whether their effect can be separated from the code's; None if none is known to differ."""
+    a, b = runs_a[0].packages, runs_b[0].packages
+    differ = [f"{each.name} ({shown(each.a)}, {shown(each.b)})" for each in _differing(a, b)]
+    if not differ:
+        return None
+    lists = [{tuple(sorted(run.packages.items())) for run in runs} for runs in (runs_a, runs_b)]
+    both = next((side for side, mine in zip("AB", lists, strict=True) if lists[0] | lists[1] <= mine), None)
+    separated = (
+        f"{both} ran with both: compare its own runs, and those of A and B with equal packages"
+        if both
+        else "code and packages cannot be separated unless one of the two codes runs with both"
+    )
+    return f"packages that differ (A, B): {', '.join(differ)}; {separated}"
 
 
 def config(a: Run, b: Run) -> list[Difference]:

@@ -230,6 +230,8 @@ def _notes(
     found = []
     if accepted:
         found.append(f"{listed([each.name for each in accepted])} also differ: the code is not the only possible cause")
+    if "packages" in (each.name for each in accepted) and (said := comparable.packages(runs_a, runs_b)):
+        found.append(said)
     if unknown := [name for name in accept if not any(name in run.facts for run in (*runs_a, *runs_b))]:
         found.append(f"no run has recorded {listed(unknown)}, which may differ")
     if lacking := comparable.not_compared(runs_a[0], runs_b[0]):

@@ -86,6 +86,7 @@ class Run:
     hashes: Mapping[str, str] = field(
         default_factory=dict
     )  # of sampled tokens and final weights, if the caller has them
+    packages: Mapping[str, str] = field(default_factory=dict)  # versions by name; empty if not recorded
     memory: Memory = field(default_factory=Memory)  # of its processes; empty if not recorded
     fingerprint: str = ""  # of the record with all its times: two runs never have the same
 

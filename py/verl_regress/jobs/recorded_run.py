@@ -20,6 +20,7 @@ import yaml
 from verl_regress.base.errors import Unreadable
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir
+from verl_regress.cluster import packages
 from verl_regress.jobs import memory_records
 from verl_verdict import comparable, records
 from verl_verdict.errors import CannotJudge
@@ -98,6 +99,7 @@ def _read(directory: Path) -> Run:
         facts=_facts(directory, resolved, overrides),
         config=_flat_config(JobDir(directory).config / "verl_config.yaml", resolved),
         memory=memory_records.read(attempts),
+        packages=packages.in_job(listed) if (listed := _config(directory, "packages.json")).get("lists") else {},
     )
 
 
@@ -208,7 +210,17 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     if (_config(directory, "asked.json").get("said") or {}).get("deterministic"):
         facts["deterministic"] = "True"
     nodes = _nodes(directory)
+    facts |= packages_fact(_config(directory, "packages.json"))
     return facts | ({"nodes": nodes} if nodes else {})
+
+
+def packages_fact(record: Mapping[str, Any]) -> dict[str, str]:
+    """The fact of a config/packages.json; nothing if that was not recorded."""
+    found = {
+        f"Python {each['python']}, {len(each['packages'])} packages (sha256 {each['sha256'][:12]})"
+        for each in record.get("lists") or []
+    }
+    return {"packages": "; ".join(sorted(found))} if found else {}
 
 
 def _key(override: str) -> str:

@@ -104,9 +104,7 @@ def run_of(job: Mapping[str, Any]) -> records.Run:
     facts = {**run.facts, **job["artefacts"]}
     if job.get("image"):
         facts["image"] = job["image"]
-    lists = (job.get("packages") or {}).get("lists") or []
-    if lists:
-        facts["packages"] = "; ".join(sorted({_packages(each) for each in lists}))
+    facts |= recorded_run.packages_fact(job.get("packages") or {})
     stalled = (
         "it stalled: it made no step for too long (START_TIMEOUT, STALL_TIMEOUT), and was stopped"
         if job.get("stalled")
@@ -167,7 +165,3 @@ def _with_limit(verdict: Verdict, case: Case, budget: int | None) -> Verdict:
         pairs = f"pairs: {verdict.pairs + verdict.pairs_needed} for {case.continues or case.name}"
         note = f"this case may take no more pairs: set {pairs} in your own copy of the suite, and run make verify again"
     return dataclasses.replace(verdict, notes=(*verdict.notes, note))
-
-
-def _packages(of_nodes: Mapping[str, Any]) -> str:
-    return f"Python {of_nodes['python']}, {len(of_nodes['packages'])} packages (sha256 {of_nodes['sha256'][:12]})"
