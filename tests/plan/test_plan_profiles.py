@@ -120,6 +120,11 @@ def test_each_gpu_is_assigned_once_and_never_to_the_head(checkout, profile, work
     assert gpus_of(project, profile) == {"head": [], **{name: list(numbers) for name, numbers in ids.items()}}
 
 
+def test_gpus_that_the_user_chose_are_assigned_in_that_order(checkout):
+    project = composed(checkout, PROFILE="gpu", NODE_IMAGE="node:1", GPUS_PER_WORKER="2", GPU_IDS="7,3,0,5")
+    assert gpus_of(project, "gpu") == {"head": [], "worker-0": ["7", "3"], "worker-1": ["0", "5"]}
+
+
 def test_what_local_env_exports_wins_over_the_profile_and_reaches_only_the_workers(checkout):
     (checkout / "env" / "local.env").write_text("export NCCL_IB_HCA==mlx5_0:1\n")
     services = composed(checkout, PROFILE="gpu", NCCL_DEBUG="info")["services"]

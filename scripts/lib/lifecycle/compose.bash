@@ -72,11 +72,20 @@ compose::_render_host() {
 
 # compose::_gpus WORKER: the ids, on its host, of the GPUs of that worker; no other function computes them.
 compose::_gpus() {
+  local first=$((${1#worker-} * GPUS_PER_WORKER))
   if hosts::are_several; then
     hosts::gpus "$1"
+  elif [[ -n $GPU_IDS ]]; then
+    cut -d, -f"$((first + 1))-$((first + GPUS_PER_WORKER))" <<<"$GPU_IDS"
   else
-    seq -s, "$((${1#worker-} * GPUS_PER_WORKER))" "$(((${1#worker-} + 1) * GPUS_PER_WORKER - 1))"
+    seq -s, "$first" "$((first + GPUS_PER_WORKER - 1))"
   fi
+}
+
+# compose::all_gpus: those of all workers.
+compose::all_gpus() {
+  local worker
+  for worker in $(node::list_workers); do compose::_gpus "$worker"; done | paste -sd,
 }
 
 # compose::_render_gpus WORKER: how that worker gets its GPUs, which depends on the vendor, and its environment.
@@ -278,7 +287,7 @@ compose::_joined() { printf '%s\n' "$@" | paste -sd, | sed 's/,/, /g'; }
 # compose::_knobs: the knobs that affect the containers: all that the compose files name, and all that rendering the workers reads.
 compose::_knobs() {
   {
-    printf '%s\n' WORKERS PROFILE GPUS_PER_WORKER WORKER_DEVICES SHARED_GROUP HOSTS_FILE
+    printf '%s\n' WORKERS PROFILE GPUS_PER_WORKER GPU_IDS WORKER_DEVICES SHARED_GROUP HOSTS_FILE
     cat -- "${REPO_DIR}/docker-compose.yaml" "${REPO_DIR}/$(compose::_template)" | sed -nE 's/.*\$\{([A-Z_]+)\}.*/\1/p' |
       grep -vxE 'CLUSTER_NAME|CLUSTER_USER|OWNER_ID|WORKDIR'
   } | sort -u

@@ -160,10 +160,18 @@ prereq::gpus() {
 }
 
 prereq::_enough_gpus() {
+  local given=()
+  if [[ -n $GPU_IDS ]]; then
+    output::read_lines given prereq::_given_gpus
+    ((${#given[@]} == WORKERS * GPUS_PER_WORKER && given[-1] < $2)) ||
+      cli::die 2 "GPU_IDS=${GPU_IDS} (from ${ENV_ORIGIN[GPU_IDS]}) must name $((WORKERS * GPUS_PER_WORKER)) of this machine's $2 $1, from 0 on and each once: WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each."
+  fi
   ((WORKERS * GPUS_PER_WORKER <= $2)) ||
     cli::die 1 "This machine has $2 $1, but WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each are required (profile ${PROFILE}): lower one of the knobs."
   log::ok "$2 $1 (wanted: $((WORKERS * GPUS_PER_WORKER)))"
 }
+
+prereq::_given_gpus() { tr , '\n' <<<"$GPU_IDS" | sort -nu; }
 
 # prereq::_nvidia_runtime NODE OF_WHAT: OF_WHAT says whose engine it is, where they are several.
 prereq::_nvidia_runtime() {
@@ -178,20 +186,24 @@ prereq::_nvidia_runtime() {
 # prereq::_nvidia_gpus: each GPU that a worker is to get is whole, has a driver for the CUDA of our image, and is used by no process, unless our
 # cluster has it; a warning if they are of several types.
 prereq::_nvidia_gpus() {
-  local gpus=() used=() line index uuid driver mig name type='' of_pid
+  local gpus=() used=() free=() line index uuid driver mig name type='' of_pid wanted
+  wanted=$(compose::all_gpus)
   output::read_lines gpus prereq::_nvidia --query-gpu=index,uuid,driver_version,mig.mode.current,name
   output::read_lines used prereq::_nvidia --query-compute-apps=gpu_uuid,pid
   for line in "${gpus[@]}"; do
+    IFS=', ' read -r index uuid _ <<<"$line"
+    [[ " ${used[*]}" == *" ${uuid}, "* ]] || free+=("$index")
+  done
+  for line in "${gpus[@]}"; do
     IFS=', ' read -r index uuid driver mig name <<<"$line"
-    [[ $index =~ ^[0-9]+$ ]] || continue
-    ((index < WORKERS * GPUS_PER_WORKER)) || continue
+    [[ $index =~ ^[0-9]+$ && ,${wanted}, == *",${index},"* ]] || continue
     [[ -n $NODE_IMAGE || ! $driver =~ ^([0-9]+)\. ]] || ((BASH_REMATCH[1] >= PREREQ_DRIVER)) ||
       cli::die 1 "The NVIDIA driver ${driver} (nvidia-smi) is too old for the node image, whose torch is for CUDA 13: install ${PREREQ_DRIVER} or later, or name an image for its CUDA in NODE_IMAGE."
     [[ $mig != Enabled ]] ||
       cli::die 1 "GPU ${index} (${name}) is split with MIG (nvidia-smi), and a worker gets whole GPUs: run 'sudo nvidia-smi -i ${index} -mig 0'."
     for of_pid in "${used[@]}"; do
       [[ $of_pid != "${uuid}, "* || -n $(nodes::owners) ]] ||
-        cli::die 1 "GPU ${index} (${name}) is in use by the process ${of_pid#*, } (nvidia-smi): end it, or wait for it, because a worker is to get this GPU; WORKERS times GPUS_PER_WORKER of them are used, from GPU 0 on."
+        cli::die 1 "GPU ${index} (${name}) is in use by the process ${of_pid#*, } (nvidia-smi), and a worker is to get it: end it, wait for it, or choose from those that no process uses with GPU_IDS=$(IFS=, && printf '%s' "${free[*]}") and WORKERS times GPUS_PER_WORKER."
     done
     [[ -z $type || $name == "$type" ]] ||
       prereq::_warn "the workers' GPUs are of several types (${type}, ${name}): the slowest and smallest decides, and runs on them are not comparable with others."
@@ -215,10 +227,10 @@ prereq::_driver() {
 # with -m which <n> of /dev/davinci<n> that is.
 prereq::_idle_npus() {
   local used
-  used=$({ npu-smi info -m && npu-smi info; } 2>/dev/null | awk -v wanted="$((WORKERS * GPUS_PER_WORKER))" '
+  used=$({ npu-smi info -m && npu-smi info; } 2>/dev/null | awk -v wanted=",$(compose::all_gpus)," '
     NF >= 4 && $1 $2 $3 ~ /^[0-9]+$/ { of[$1, $2] = $3 }
     /Process id/ { processes = 1 }
-    processes && $2 ~ /^[0-9]+$/ && $5 ~ /^[0-9]+$/ && ($2, $3) in of && of[$2, $3] < wanted { print of[$2, $3], $5; exit }')
+    processes && $2 ~ /^[0-9]+$/ && $5 ~ /^[0-9]+$/ && ($2, $3) in of && index(wanted, "," of[$2, $3] ",") { print of[$2, $3], $5; exit }')
   [[ -z $used || -n $(nodes::owners) ]] ||
     cli::die 1 "The NPU /dev/davinci${used% *} is in use by the process ${used#* } (npu-smi info): end it, or wait for it, because a worker is to get this NPU."
 }

@@ -53,9 +53,15 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::gpus; }
 @test "NVIDIA: GPUs that are in use, unless no worker gets them or our cluster has them" {
   nvidia 8 $'GPU-2, 4242\nGPU-7, 4343\n'
   gpus PROFILE=gpu
-  assert_error 1 'GPU 2 (NVIDIA H200) is in use by the process 4242 (nvidia-smi): end it, or wait for it, because a worker is to get this GPU; WORKERS times GPUS_PER_WORKER of them are used, from GPU 0 on.'
+  assert_error 1 'GPU 2 (NVIDIA H200) is in use by the process 4242 (nvidia-smi), and a worker is to get it: end it, wait for it, or choose from those that no process uses with GPU_IDS=0,1,3,4,5,6 and WORKERS times GPUS_PER_WORKER.'
   gpus PROFILE=gpu WORKERS=1 GPUS_PER_WORKER=2
   assert_status 0
+  gpus PROFILE=gpu WORKERS=2 GPUS_PER_WORKER=3 GPU_IDS=0,1,3,4,5,6
+  assert_status 0
+  for ids in 0,1,3 0,1,3,4,5,5 3,4,5,6,7,8; do
+    gpus PROFILE=gpu WORKERS=2 GPUS_PER_WORKER=3 GPU_IDS="$ids"
+    assert_error 2 "GPU_IDS=${ids} (from the command line or environment) must name 6 of this machine's 8 NVIDIA GPUs (nvidia-smi -L), from 0 on and each once: WORKERS=2 with GPUS_PER_WORKER=3 each."
+  done
   # shellcheck disable=SC2016  # expanded when the stub runs
   stub docker 'case $1 in info) echo "nvidia " ;; inspect) echo "/mvp11-head|true|since|10.0.0.1 |mvp11|00000000000000aa|me|/w" ;; esac'
   gpus PROFILE=gpu
