@@ -21,6 +21,15 @@ from typing import Any
 from verl_rehearsal.symbols import require
 
 
+def install() -> None:
+    """Do this alone, without the rest of a rehearsal: with ``full_determinism`` verl 0.9.1 gives all vLLM requests of a replica one seed,
+    but takes one that is in the sampling parameters (``vllm_async_server.py``).
+    """
+    import wrapt  # Ray's own dependency smart_open brings it
+
+    wrapt.register_post_import_hook(apply, "verl.experimental.agent_loop.agent_loop")
+
+
 def apply(module: ModuleType) -> None:
     """Replace ``_run_agent_loop``; ``module`` is ``verl.experimental.agent_loop.agent_loop``."""
     require(module, "AgentLoopWorker._run_agent_loop", "sampling_params", "trajectory", hook="request_seed")

@@ -5,7 +5,7 @@ import json
 import pytest
 from shared_fixtures import BASE, SPEC, write_checkpoint
 
-from verl_regress.base.layout import JobDir
+from verl_regress.base.layout import HELPER_DIR, JobDir
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,10 @@ def test_its_variables_are_set_by_the_hook_for_verl_hands_them_to_ray_itself(sub
     by_ray = sdk.submitted[0]["runtime_env"]["env_vars"]
     assert not wanted.keys() & by_ray.keys()
     assert by_ray["MINE"] == "1"
-    assert by_ray["VERL_REGRESS_HOOKS"].split(",")[:2] == ["env_vars", "identity"]
+    hooks = by_ray["VERL_REGRESS_HOOKS"].split(",")
+    assert hooks[:2] == ["env_vars", "identity"]
+    assert "verl_rehearsal.request_seed" in hooks
+    assert f"{HELPER_DIR / 'rehearsal'}" in by_ray["PYTHONPATH"].split(":")
 
 
 @pytest.mark.parametrize("command", ["retry", "resume"])

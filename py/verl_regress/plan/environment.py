@@ -85,6 +85,9 @@ class Environment:
 def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> dict[str, str]:
     """The variables, without those for secrets. The snapshot comes first on PYTHONPATH, and no entry is empty."""
     asked, workload, said = _asked(root, request), request.workload, request.said
+    seeds = (
+        "rl" in request.deterministic.overrides
+    )  # else all answers of a group would be equal, and GRPO's advantages 0
     sets_late = request.deterministic.env_vars or any("$" in value for value in asked.values())
     hooks = [
         "env_vars" if sets_late else "",  # hooks before this one would not see what it sets
@@ -92,9 +95,13 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
         "debugger" if said.debugger else "",
         "last_bit" if said.perturbed else "",
         *workload.hooks,
+        "verl_rehearsal.request_seed" if seeds else "",
         asked.get("VERL_REGRESS_HOOKS", ""),
     ]
-    layers = [str(HELPER_DIR / layer) for layer in ("py/hooks", *request.base.python_layers)]
+    layers = [
+        str(HELPER_DIR / layer)
+        for layer in ("py/hooks", *request.base.python_layers, *(["rehearsal"] if seeds else []))
+    ]
     others = os.pathsep.join((asked.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")))
     return {
         "HF_HOME": str(root.hf),
