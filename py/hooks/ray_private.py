@@ -1,6 +1,6 @@
 """What hooks use of Ray that Ray does not document. Read in Ray 2.60.
 
-verl_regress/cluster/ray_private.py has what the helper uses: check a new release of Ray in both.
+verl_regress/cluster/ray_internals.py has what the helper uses: check a new release of Ray in both.
 """
 
 import os
