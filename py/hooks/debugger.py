@@ -60,7 +60,10 @@ def _waiting(job: Path) -> Iterator[None]:
         with suppress(OSError):  # without its file, the thread waits all the same
             waits.parent.mkdir(parents=True, exist_ok=True)
             stream = record.enter_context(waits.with_suffix(".young").open("w", encoding="utf-8"))
-            print(json.dumps(_content()), file=stream, flush=True)
+            since, (host, port) = datetime.now(timezone.utc).isoformat(timespec="seconds"), _address or ("", 0)
+            who = {"task": ray_private.process_title(), "node": os.environ.get("VERL_REGRESS_NODE"), "pid": os.getpid()}
+            content = {"since": since, **who, "host": host, "port": port, **_where()}
+            print(json.dumps(content), file=stream, flush=True)
             fcntl.flock(stream, fcntl.LOCK_EX)
             Path(stream.name).replace(waits)
         yield
@@ -78,19 +81,6 @@ def _waiting(job: Path) -> Iterator[None]:
     watcher.pydev_do_not_trace = True  # type: ignore[attr-defined]
     watcher.is_pydev_daemon_thread = True  # type: ignore[attr-defined]
     watcher.start()
-
-
-def _content() -> dict[str, Any]:
-    host, port = _address or ("", 0)
-    return {
-        "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "task": ray_private.process_title(),
-        "node": os.environ.get("VERL_REGRESS_NODE"),
-        "host": host,
-        "port": port,
-        "pid": os.getpid(),
-        **_where(),
-    }
 
 
 def _where() -> dict[str, Any]:

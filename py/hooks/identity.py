@@ -83,7 +83,7 @@ class Reporter:
 
 
 def _file_of(module: ModuleType) -> dict[str, str | None]:
-    """Return the module's file and its sha256; each is None if there is none."""
+    """The module's file and its sha256; each is None if there is none."""
     spec = getattr(module, "__spec__", None)
     file = getattr(spec, "origin", None) or getattr(module, "__file__", None)
     with suppress(OSError):
@@ -92,7 +92,7 @@ def _file_of(module: ModuleType) -> dict[str, str | None]:
 
 
 def _ids() -> dict[str, str]:
-    """Return the hex ids by which Ray knows this process; none before Ray is initialised or after its shutdown."""
+    """The hex ids by which Ray knows this process; none before Ray is initialised or after its shutdown."""
     ray: Any = sys.modules.get("ray")
     is_initialized = getattr(ray, "is_initialized", None)  # missing while another thread is importing Ray
     if is_initialized is None or not is_initialized():

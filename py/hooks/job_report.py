@@ -28,9 +28,8 @@ def write(kind: str, payload: Mapping[str, object]) -> None:
     """
     if (job := job_dir()) is None:
         return
-    reports = job / "state" / "reports"
-    reports.mkdir(parents=True, exist_ok=True)
-    report = reports / f"{kind}-{process()}.json"
+    report = job / "state" / "reports" / f"{kind}-{process()}.json"
+    report.parent.mkdir(parents=True, exist_ok=True)
     unfinished = report.with_suffix(".json.tmp")
     unfinished.write_text(json.dumps(payload, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(report)

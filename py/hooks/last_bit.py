@@ -3,16 +3,12 @@
 Another order of summation changes last bits, too. So what such a run does otherwise than the same one without this hook is rounding
 noise, however far it grows. The last bit is that of bfloat16, in which verl computes gradients wherever it adds them up in float32.
 
-Uses ``register_optimizer_step_pre_hook`` of torch.optim.optimizer (torch 2.13): it acts in every release of verl, on each
-model that torch's optimizers train. Where nothing calls it, the run equals the one without, and the judge says so.
+Uses ``register_optimizer_step_pre_hook`` of torch.optim.optimizer (torch 2.13), which acts in every release of verl.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from on_import import on_import
-
-if TYPE_CHECKING:
-    import torch
 
 
 def install() -> None:
@@ -20,13 +16,13 @@ def install() -> None:
     on_import("torch.optim.optimizer", lambda module: module.register_optimizer_step_pre_hook(_flip))
 
 
-def _flip(optimizer: "torch.optim.Optimizer", *_arguments: object) -> None:
+def _flip(optimizer: Any, *_arguments: object) -> None:
     import torch
 
     # The integers of the same size, and the bit to change in them.
     bits = {torch.float32: (torch.int32, 1 << 16), torch.bfloat16: (torch.int16, 1), torch.float16: (torch.int16, 1)}
     for weight in (each for group in optimizer.param_groups for each in group["params"]):
-        gradient: Any = weight.grad
+        gradient = weight.grad
         if hasattr(gradient, "to_local"):  # FSDP2: the part of this process
             gradient = gradient.to_local()
         if gradient is not None and gradient.dtype in bits:

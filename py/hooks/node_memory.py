@@ -11,10 +11,7 @@ _NO_LIMIT = 1 << 62  # version 1 writes a number as large as this
 
 
 def counters() -> dict[str, str | int | None]:
-    """The hostname; `kills`, the processes that the kernel has killed for lack of memory; `limit` and `peak` in bytes.
-
-    A number that the kernel does not tell is None.
-    """
+    """The hostname; `kills`, the processes that the kernel has killed for lack of memory; `limit` and `peak` in bytes; None: not known."""
     found: dict[str, str | int | None] = {"hostname": socket.gethostname(), "kills": None, "limit": None, "peak": None}
     groups = dict(re.findall(r"^\d+:([^:]*):(.*)$", _read("/proc/self/cgroup"), re.MULTILINE))
     for name, home, events, limit, peak in (_V2, _V1):

@@ -8,9 +8,9 @@ A thread looks every second; after every 40 lines the time between two lines dou
 cannot be written, the next one has what it would have said. The first process on a node records what the
 kernel has counted there so far, in ``<job dir>/state/nodes/<hostname>.json`` (node_memory.py).
 
-The same thread writes the stacks of all threads of the process when a debug bundle of a running job asks for them, by the time in
-``<job dir>/state/stacks_asked``: shared storage reaches every node without a right to trace other processes. The launcher created that file:
-NFS may hide a new one for half a minute. The answer, ``<job dir>/state/stacks/<hostname>-<pid>.txt``, begins with the request.
+The same thread writes the stacks of all threads of the process to ``<job dir>/state/stacks/<hostname>-<pid>.txt`` when a debug bundle of
+a running job asks for them, by the time in ``<job dir>/state/stacks_asked``. The launcher created that file, because NFS may hide a new
+one for half a minute.
 """
 
 import atexit
@@ -67,7 +67,11 @@ def _begin(state: Path, after: float) -> None:
 def _run(state: Path, ends: threading.Event, after: float) -> None:
     with suppress(Exception):
         if not ends.wait(after) or after == 0:  # then even a process that ends at once has a record
-            _record_node(state / "nodes")
+            with suppress(OSError):  # such as that another process was the first
+                node = state / "nodes" / f"{job_report.hostname()}.json"
+                node.parent.mkdir(parents=True, exist_ok=True)
+                with node.open("x", encoding="ascii") as stream:
+                    json.dump(node_memory.counters(), stream)
             record(state, ends)
 
 
@@ -110,13 +114,6 @@ def answer(state: Path, name: str) -> None:
         _answered = asked
 
 
-def _record_node(nodes: Path) -> None:
-    with suppress(OSError):  # such as that another process was the first
-        nodes.mkdir(parents=True, exist_ok=True)
-        with (nodes / f"{job_report.hostname()}.json").open("x", encoding="ascii") as stream:
-            json.dump(node_memory.counters(), stream)
-
-
 def resident() -> int:
     """This process's anonymous and shared memory in bytes; all its resident memory if the kernel does not tell them apart."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
@@ -126,9 +123,7 @@ def resident() -> int:
 
 
 def _name() -> str:
-    """`WorkerDict` of the title `ray::WorkerDict.update_actor`, else the module of `python -m`, else the program; nothing while Ray's worker
-    is idle.
-    """
+    """`WorkerDict` of the title `ray::WorkerDict.update_actor`, else the module of `python -m`, or the program; none of an idle worker."""
     title = Path("/proc/self/cmdline").read_text(encoding="utf-8", errors="replace").partition("\0")[0][:200]
     kind, separator, rest = title.partition("::")
     if separator:

@@ -1,8 +1,7 @@
 """Proves to the launcher what the trainer's process imports, before it trains: what it has imported stays imported.
 
-``VERL_REGRESS_PROOF`` is a socket's descriptor in the trainer's process alone. The hook imports verl and the snapshot's
-marker, writes where they came from to the socket, and waits for one byte, with which the process goes on to verl's main
-module. If the launcher ends or refuses the code, the socket is closed instead, and the process ends.
+``VERL_REGRESS_PROOF`` is a socket's descriptor in the trainer's process alone. The hook imports verl and the snapshot's marker, writes
+where they came from to the socket, and waits for one byte. If the launcher ends or refuses the code, it closes the socket instead.
 """
 
 import json

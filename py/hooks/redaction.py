@@ -9,7 +9,7 @@ import html
 import json
 import re
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 _URL_PASSWORD = re.compile(rb"""(://[^\s/:@"']*:)[^\s/@"']+@""")
 
@@ -33,14 +33,11 @@ def forms(value: str) -> set[str]:
         urllib.parse.quote(value, errors="surrogateescape"),
     }
     content = value.encode("utf-8", "surrogateescape")
-    return written | {content.hex(), content.hex().upper(), *_base64(content)}
-
-
-def _base64(content: bytes) -> Iterator[str]:
     for before in range(3):
         first, end = -(-8 * before // 6), 8 * (before + len(content)) // 6
         for encode in (base64.standard_b64encode, base64.urlsafe_b64encode):
-            yield encode(bytes(before) + content).decode("ascii")[first:end]
+            written.add(encode(bytes(before) + content).decode("ascii")[first:end])
+    return written | {content.hex(), content.hex().upper()}
 
 
 class Redactor:
@@ -88,7 +85,7 @@ class Redactor:
         return _URL_PASSWORD.sub(rb"\1<password>@", b"".join((*out, content[done:])))
 
     def _found(self, content: bytes) -> list[tuple[int, int, str]]:
-        """Return where the secrets begin and end, and the name of each; overlapping ones are merged."""
+        """Where the secrets begin and end, and the name of each; overlapping ones are merged."""
         spans: list[tuple[int, int, str]] = []
         at = 0
         # Each search begins behind the start of the last match, not behind its end, so that it finds what overlaps.

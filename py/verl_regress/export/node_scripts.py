@@ -59,9 +59,10 @@ def head(export: Export, request_dir: str, values: dict[str, str]) -> str:
     """
     site = export.site
     wanted = f" --worker-gpus {site.gpus_per_worker}" if export.vendor and site.gpus is None else ""
+    piped, taken = (f"{secrets_on_stdin(values)} | ", "--secrets ") if values else ("", "")
     return _HEAD.format(
         **_common(export), timeout=site.cluster_timeout, workers=len(site.workers), expected=wanted,
-        submit=_submit(request_dir, values), deadlines=site.deadlines,
+        submit=f"job=$({piped}run submit-exported {taken}{request_dir})", deadlines=site.deadlines,
     )  # fmt: skip
 
 
@@ -80,12 +81,6 @@ def secrets_on_stdin(values: dict[str, str]) -> str:
     """Bash that prints the secrets as `submit-exported --secrets` reads them. printf is the shell's own: no process list shows them."""
     printed = [f"printf '{name}=%s\\0' {word}" for name, word in values.items()]
     return "{ " + "; ".join([*printed, "printf '\\0'"]) + "; }"
-
-
-def _submit(request_dir: str, values: dict[str, str]) -> str:
-    if not values:
-        return f"job=$(run submit-exported {request_dir})"
-    return f"job=$({secrets_on_stdin(values)} | run submit-exported --secrets {request_dir})"
 
 
 def _common(export: Export) -> dict[str, str | int]:

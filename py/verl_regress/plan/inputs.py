@@ -117,7 +117,8 @@ def _input(
     path, may_be_missing = Path(plain), key.endswith(_DUMPED)
     is_of_model = names_files and "model" in key
     is_old_repo = is_of_model and _OLD_REPO.fullmatch(plain) is not None
-    cached = _cached(environment, plain) if is_old_repo or _REPO.fullmatch(plain) else None
+    hub = Path(environment.variables.get(_HUB, f"{environment.variables['HF_HOME']}/hub"))
+    cached = hub / f"models--{plain.replace('/', '--')}" if is_old_repo or _REPO.fullmatch(plain) else None
     if cached is not None and (_is_there(cached) or (is_of_model and not is_old_repo)):
         path, may_be_missing = cached, True  # the nodes may fetch it
     elif not path.is_absolute():
@@ -178,11 +179,6 @@ def _need(root: SharedRoot, one: Input, artefact: Artefact | None = None) -> Non
         cure = "name one that is there" if artefact is None else f"run 'make prepare', or name another {artefact.kind}"
         raise BadInput(f"{one.named} is not usable, because {shown(str(file))} is {shown(state)}: {cure}.") from None
     need(one.path, one.named, "or name one of your own")
-
-
-def _cached(environment: Environment, repo: str) -> Path:
-    hub = Path(environment.variables.get(_HUB, f"{environment.variables['HF_HOME']}/hub"))
-    return hub / f"models--{repo.replace('/', '--')}"
 
 
 def _is_there(path: Path) -> bool:

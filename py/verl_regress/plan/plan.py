@@ -195,7 +195,11 @@ def make(root: SharedRoot, request: Request) -> Plan:
     composed = compose_draft(request, made, code.path, code.record)
     caches = tuple(inputs.caches(root, environment))
     code_dirs = tuple(dict.fromkeys(_python_path(root, environment, code)))
-    read = inputs.find(root, environment, paths.job, composed, _artefacts(root, request, paths))
+    # The model and the files of the data set, by the paths that the workload writes into verl's config.
+    files = (f"{paths.dataset}/{name}" for name in request.workload.data_files)
+    artefacts = dict.fromkeys(files, _asked(root, request, "dataset"))
+    artefacts[str(paths.model)] = _asked(root, request, "model")
+    read = inputs.find(root, environment, paths.job, composed, artefacts)
     reward_fn.check(root, composed, paths.reward_fn, request.spec.origin, code.path, code.record)
     contents.check(root, request.workload, composed, read)
     return Plan(request, code, paths, made.driver, environment, composed, read, code_dirs, caches)
@@ -240,6 +244,7 @@ def _check_shared_root(root: SharedRoot, request: Request) -> None:
 def _code_named(root: SharedRoot, request: Request) -> tuple[str, str]:
     """The code id of the snapshot, and who named it. Raises BadInput."""
     spec, said = request.spec, request.said
+    code_id, origin = spec.code_id, spec.origin
     if said.code_id is not None:
         code_id, origin = said.code_id, "the command line"
     elif spec.code_path is not None:
@@ -249,10 +254,8 @@ def _code_named(root: SharedRoot, request: Request) -> tuple[str, str]:
                 f"code_path={shown(str(path))} (from {spec.origin}) is not a snapshot: it must be a folder of "
                 "${shared_root}/common/code/verl."
             )
-        code_id, origin = path.name, spec.origin
-    elif spec.code_id is not None:
-        code_id, origin = spec.code_id, spec.origin
-    else:
+        code_id = path.name
+    elif code_id is None:
         code_id, origin = request.defaults.code_id, "the knob CODE_ID"
     return ids.check_name(code_id, snapshot.KNOB), origin
 
@@ -287,12 +290,6 @@ def _asked(root: SharedRoot, request: Request, kind: str) -> Artefact:
     artefact = Artefact(kind, name, f"the knob {kind.upper()}" if given is None else request.spec.origin)
     need_no_shell(artefact.named, name)
     return artefact
-
-
-def _artefacts(root: SharedRoot, request: Request, paths: JobPaths) -> dict[str, Artefact]:
-    """The model and the files of the data set, by the paths that the workload writes into verl's config."""
-    files = [f"{paths.dataset}/{name}" for name in request.workload.data_files]
-    return {str(paths.model): _asked(root, request, "model"), **dict.fromkeys(files, _asked(root, request, "dataset"))}
 
 
 def _reward_fn(root: SharedRoot, request: Request) -> Path | None:

@@ -70,12 +70,9 @@ class Hashes:
         stat = path.stat()
         node = "" if self._root.has(path) else f"{os.uname().nodename} "  # which has files of its own elsewhere
         name = f"{node}{stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
-        known = self._known()
+        known: dict[str, str] = (read_json(self._file) or {}) if is_mine(self._file) else {}
         if name not in known:
             known[name] = sha256_of(path)
             with suppress(OSError):  # a full disk
                 write_atomically(self._file, json.dumps(dict([*known.items()][-_MOST:])))
         return known[name]
-
-    def _known(self) -> dict[str, str]:
-        return (read_json(self._file) or {}) if is_mine(self._file) else {}

@@ -84,7 +84,8 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             raise BadInput(
                 f"{source} (from VERL_SOURCE) has no verl/__init__.py, so it is not a verl source tree: name the folder or the repository that contains the folder 'verl'."
             )
-        _drop_bytecode(directory)
+        for brought in list(directory.rglob(BYTECODE)):  # it was compiled elsewhere
+            artefact.delete(brought)
         tree_sha256, file_count = tree_of(directory)
         code_id = code_id.replace(TREE, tree_sha256[:_TREE_DIGITS])
         target = _directory(root, code_id)
@@ -174,10 +175,9 @@ def need_whole(
     error: Callable[[str], RegressError] = BadInput,
 ) -> None:
     """Read every file of the snapshot at `target`. Raises `error` if it is not the tree of `record` (any more), and BadInput if a user whom
-    we do not trust can change it.
+    we do not trust can change it: `trusted` are those of a job, as recorded when it was submitted.
 
-    `named` begins the message, `since` says since when it must be whole, `then` ends the cure. `trusted` are the users whose snapshots a
-    job runs, as recorded when it was submitted.
+    `named` begins the message, `since` says since when it must be whole, `then` ends the cure.
     """
     again = f"make it again with '{_make(target.name, record['source'])}'{then}"
     if not target.is_dir():
@@ -185,7 +185,7 @@ def need_whole(
     need(target, named, f"or make a snapshot of your own under another {KNOB}{then}", trusted)
     tree = tree_of(target)[0]
     if tree != record["tree_sha256"]:
-        trees = f"{target}: tree {_short(tree)}, recorded {_short(record['tree_sha256'])}"
+        trees = f"{target}: tree {tree[:12]}, recorded {record['tree_sha256'][:12]}"
         raise error(f"{named} was changed after {since} ({trees}): remove it ({_removal(target)}) and {again}.")
 
 
@@ -200,19 +200,18 @@ def _read_record(target: Path) -> Record:
 
 
 def _keep(root: SharedRoot, new: Record) -> Record:
-    """Return the record of the snapshot that exists already, which must have the same tree as `new`; BadInput otherwise."""
+    """The record of the snapshot that exists already. Raises BadInput if it has another tree than `new`."""
     target = _directory(root, new["code_id"])
     old = load(root, new["code_id"])
     need_whole(target, old, f"{KNOB}={target.name}")
     if old["tree_sha256"] == new["tree_sha256"]:
-        same = (old["source"], old["revision"]) == (new["source"], new["revision"])
-        say.skip(
-            f"snapshot {target.name} at {target} (exists, same {'source' if same else 'tree from ' + _described(old)})"
-        )
+        is_same = (old["source"], old["revision"]) == (new["source"], new["revision"])
+        same = "source" if is_same else f"tree from {_described(old)}"
+        say.skip(f"snapshot {target.name} at {target} (exists, same {same})")
         return old
     raise BadInput(
-        f"{KNOB}={target.name} is a snapshot of {_described(old)}, tree {_short(old['tree_sha256'])}, and VERL_SOURCE now gives "
-        f"{_described(new)}, tree {_short(new['tree_sha256'])}; a snapshot is never changed: choose another {KNOB}, or remove it "
+        f"{KNOB}={target.name} is a snapshot of {_described(old)}, tree {old['tree_sha256'][:12]}, and VERL_SOURCE now gives "
+        f"{_described(new)}, tree {new['tree_sha256'][:12]}; a snapshot is never changed: choose another {KNOB}, or remove it "
         f"({_removal(target)})."
     )
 
@@ -234,12 +233,6 @@ def tree_of(directory: Path) -> tuple[str, int]:
     # NUL ends an entry: it is the one byte that no path can contain.
     text = b"".join(os.fsencode(f"{kind} {name}\0") for name, kind in sorted(entries.items()))
     return hashlib.sha256(text).hexdigest(), len(entries)
-
-
-def _drop_bytecode(directory: Path) -> None:
-    """Remove bytecode that came with a tree: it was compiled elsewhere."""
-    for brought in list(directory.rglob(BYTECODE)):
-        artefact.delete(brought)
 
 
 def _compile(directory: Path, target: Path) -> None:
@@ -288,7 +281,3 @@ def _make(code_id: str, source: str = "…") -> str:
 
 def _removal(target: Path) -> str:
     return f"chmod -R u+w {target} && rm -rf {target}"
-
-
-def _short(digest: str) -> str:
-    return digest[:12]
