@@ -81,6 +81,29 @@ def test_without_pyarrow_nothing_is_said_of_the_data(planned, shared, monkeypatc
     assert planned(f"data.train_files={write(shared.user_code / 'own' / 'a.parquet', '')}").status == 0
 
 
+ROLLOUT = "+actor_rollout_ref.rollout={{n:{},tensor_model_parallel_size:{}}}"
+ACTOR = "+actor_rollout_ref.actor={{use_dynamic_bsz:{},strategy:fsdp}}"
+SIX = ("+trainer.nnodes=2", "+trainer.n_gpus_per_node=3")
+
+
+def test_a_batch_that_the_gpus_cannot_share_is_refused(planned):
+    """Before: verl's assertion ended the job, once its trainer ran."""
+    refused = "data.train_batch_size=8 (from OVERRIDES) with actor_rollout_ref.rollout.n=5 gives 40 answers, which 6 cpu cannot share evenly: "
+    assert planned(*SIX, ROLLOUT.format(5, 1), ACTOR.format("false")).is_refusal(
+        f"{refused}write data.train_batch_size=12."
+    )
+    assert planned(*SIX, ROLLOUT.format(3, 1), ACTOR.format("false")).status == 0
+    assert planned(*SIX, ROLLOUT.format(5, 1), ACTOR.format("true")).status == 0  # verl cuts it by its tokens
+
+
+def test_a_rollout_that_does_not_fit_the_gpus_is_refused(planned):
+    assert planned(*SIX, ROLLOUT.format(3, 4), ACTOR.format("false")).is_refusal(
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=4 (from OVERRIDES) does not divide the job's 6 cpu (trainer.nnodes times "
+        "trainer.n_gpus_per_node): write a divisor, such as 1."
+    )
+    assert planned(*SIX, ROLLOUT.format(3, 2), ACTOR.format("false")).status == 0
+
+
 RESUME = "trainer.resume_mode=resume_path"
 
 

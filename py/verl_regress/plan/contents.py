@@ -32,6 +32,8 @@ def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterab
     """
     if not composed.value("data.custom_cls.path"):  # else the user's own class reads the files
         _check_data(root, workload, composed)
+    if workload.has_reward:
+        _check_shape(composed)
     for one in read:
         if not root.has(one.path):
             continue
@@ -41,6 +43,29 @@ def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterab
                 _check_model(one, composed)
             if one.key == _RESUMED:
                 _check_checkpoint(one, workload, composed)
+
+
+def _check_shape(composed: Composed) -> None:
+    """What verl asserts once its trainer runs (validate_config), and of its engines when they begin."""
+    gpus, actor, resource = composed.devices.trainer, "actor_rollout_ref.actor", composed.devices.resource
+    keys = (
+        "data.train_batch_size",
+        "actor_rollout_ref.rollout.n",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    )
+    batch, answers, parts = (value if isinstance(value := composed.value(key), int) else 0 for key in keys)
+    is_cut = composed.value(f"{actor}.use_dynamic_bsz") is False and composed.value(f"{actor}.strategy") != "megatron"
+    if gpus and is_cut and batch * answers % gpus:
+        raise BadInput(
+            f"{composed.named(keys[0], batch)} with {keys[1]}={answers} gives {batch * answers} answers, which {gpus} {resource} cannot share evenly: "
+            f"write {keys[0]}={-(-batch // gpus) * gpus}."
+        )
+    is_apart = composed.value("trainer.v1.trainer_mode") == "separate_async"  # the rollout has GPUs of its own
+    if gpus and parts > 0 and gpus % parts and not is_apart:
+        raise BadInput(
+            f"{composed.named(keys[2], parts)} does not divide the job's {gpus} {resource} (trainer.nnodes times "
+            "trainer.n_gpus_per_node): write a divisor, such as 1."
+        )
 
 
 def _check_data(root: SharedRoot, workload: Workload, composed: Composed) -> None:
