@@ -4,6 +4,7 @@ import http.server
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -282,11 +283,33 @@ class Outcome:
         return True
 
 
+OF_PROFILE = {
+    "PROFILE": "cpu",
+    "CLUSTER_NAME": "c",
+    "RAY_BASE_CONFIG": "env/ray/cpu.yaml",
+    "WORKERS": "1",
+    "GPUS_PER_WORKER": "1",
+}
+_KNOB = re.compile(r"[A-Z][A-Z_]*=")
+
+
+def knobs(*typed, **known):
+    """The word with the knobs, as scripts/lib/knob.bash writes it: NAME=VALUE that was typed, and known ones from a profile."""
+    values = {name: [value, "env/cpu.env"] for name, value in known.items()}
+    values |= {
+        name: [value, "the command line or environment"] for name, _, value in (word.partition("=") for word in typed)
+    }
+    return f"--knobs={json.dumps(values, ensure_ascii=False)}"
+
+
 @pytest.fixture
 def run(shared, capsys):
-    """Runs a subcommand of the helper in this process, as the scripts call it."""
+    """Runs a subcommand of the helper in this process, as the scripts call it; words NAME=VALUE are knobs that were typed."""
 
     def run(*args):
+        typed = [word for word in args if _KNOB.match(str(word))]
+        if typed or not {"resume", "retry"}.isdisjoint(args):
+            args = (*(word for word in args if word not in typed), knobs(*typed))
         before = state_of(shared.path)
         capsys.readouterr()
         status = cli.main(["--shared-root", str(shared.path), *map(str, args)])
@@ -316,13 +339,12 @@ def submit(run, ray, sdk, shared, monkeypatch):
         members = {"job_spec": spec, "ray_config": base.replace("ADDRESS", ray.address).encode()}
         stream = tar(members if overrides is None else {**members, "overrides": overrides})
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
-        if "--cluster=mine" in args:
+        if "CLUSTER_NAME=mine" in args:
             for node in ("head", "worker-0"):
                 has_packages(shared, node, "mine", numpy="2.4.6")
-        return run(
-            *owner, "submit", f"--spec-name={spec_name}", "--base-name=env/ray/cpu.yaml", "--profile=cpu", "--cluster=c",
-            f"--default-model={model}", f"--default-dataset={dataset}", f"--default-code-id={code_id}",
-            *args,
-        )  # fmt: skip
+        typed = [word for word in args if _KNOB.match(word)]
+        more = {"MODEL": model, "DATASET": dataset, "CODE_ID": code_id, "JOBSPEC": spec_name, **OF_PROFILE}
+        words = [word for word in args if word not in typed]
+        return run(*owner, "submit", f"--spec-name={spec_name}", knobs(*typed, **more), *words)
 
     return submit

@@ -152,7 +152,7 @@ def test_documents(submit, ray, document, data):
     if isinstance(text, str):
         assume(argument == "spec" or "\ud800" not in text)
         text = text.encode("utf-8", "surrogatepass") if argument == "spec" else text
-    is_refused(submit("--dry-run", **{argument: text}), SPEC_FILE if argument == "spec" else BASE_FILE, "secret")
+    is_refused(submit("DRY_RUN=1", **{argument: text}), SPEC_FILE if argument == "spec" else BASE_FILE, "secret")
     assert ray.seen == []
 
 
@@ -185,7 +185,7 @@ def test_jobspec_values_arrive_unchanged(submit, ray, env_vars, override, cpus):
     document = {
         "workload": "ppo", "env_vars": env_vars, "trainer_overrides": [text], "resources": {"entrypoint_num_cpus": cpus},
     }  # fmt: skip
-    outcome = submit("--dry-run", spec=json.dumps(document))
+    outcome = submit("DRY_RUN=1", spec=json.dumps(document))
     assert not is_refused(outcome, SPEC_FILE), outcome.err
     plan = section(outcome.out, "resolved config")
     assert text in plan["argv"]
@@ -238,9 +238,9 @@ overrides = st.one_of(
 
 @fuzz(80, knob=st.lists(overrides, max_size=2).map(" ".join), lines=st.none() | st.lists(overrides, max_size=2))
 def test_overrides(submit, ray, shared, knob, lines):
-    file = [] if lines is None else ["--overrides-name=my/o.txt"]
+    file = [] if lines is None else ["OVERRIDES_FILE=my/o.txt"]
     text = None if lines is None else "\n".join(lines).encode("utf-8", "surrogatepass")
-    outcome = submit("--dry-run", f"--overrides={knob}", *file, overrides=text)
+    outcome = submit("DRY_RUN=1", f"OVERRIDES={knob}", *file, overrides=text)
     if not is_refused(outcome, "OVERRIDES", "overrides", "command line", "my/o.txt"):
         last = [override.text for override in of_command_line("my/o.txt", (text or b"").decode(), knob)][-1:]
         argv = section(outcome.out, "resolved config")["argv"]
@@ -251,9 +251,7 @@ def test_overrides(submit, ray, shared, knob, lines):
     assert ray.seen == []
 
 
-@pytest.mark.parametrize(
-    "option", ["--submission-id", "--code-id", "model", "dataset", "code_id", "--via", "--deadlines"]
-)
+@pytest.mark.parametrize("option", ["SUBMISSION_ID", "CODE_ID", "model", "dataset", "code_id", "--via", "--deadlines"])
 @fuzz(
     40,
     given=st.one_of(
@@ -261,14 +259,14 @@ def test_overrides(submit, ray, shared, knob, lines):
     ),
 )
 def test_ids_and_names(submit, ray, option, given):
-    if option.startswith("--"):
-        outcome = submit("--dry-run", f"{option}={given}")
+    if option.startswith(("--", "SUB", "CODE")):
+        outcome = submit("DRY_RUN=1", f"{option}={given}")
     else:
-        outcome = submit("--dry-run", **{option: given})
-    names = {"--submission-id": "submission_id", "--code-id": "CODE_ID", "code_id": "CODE_ID"}
+        outcome = submit("DRY_RUN=1", **{option: given})
+    names = {"SUBMISSION_ID": "submission_id", "code_id": "CODE_ID"}
     if (
         not is_refused(outcome, names.get(option, option), "command line", "env_vars and overrides")
-        and option == "--submission-id"
+        and option == "SUBMISSION_ID"
     ):
         plan = section(outcome.out, "resolved config")
         assert plan["submission_id"] == Path(plan["job_dir"]).name == given
@@ -284,7 +282,7 @@ def test_ids_and_names(submit, ray, option, given):
 def test_paths(submit, ray, shared, tmp_path, key, parts, start):
     planted(shared, tmp_path)
     path = start.format(root=shared.path) + "/".join(parts)
-    outcome = submit("--dry-run", spec=json.dumps({"workload": "ppo", key: path}))
+    outcome = submit("DRY_RUN=1", spec=json.dumps({"workload": "ppo", key: path}))
     if not is_refused(outcome, key, "CODE_ID", "reward.custom_reward_function.path"):
         plan = section(outcome.out, "resolved config")
         real = [
@@ -446,7 +444,7 @@ def test_knob_values(reader, knob, value):
 
 
 ARGUMENTS = [
-    "--help", "-h", "--name", "--engine", "lint", "unit", "...", "[JOBSPEC]", "x.yaml", "my dir/x.yaml", "--dry-run", "KEEP=1", f"WANDB_API_KEY={SECRET}",
+    "--help", "-h", "--name", "--engine", "lint", "unit", "...", "[JOBSPEC]", "x.yaml", "my dir/x.yaml", "DRY_RUN=1", "KEEP=1", f"WANDB_API_KEY={SECRET}",
     f"--token={SECRET}", "", "-", "--", "*", f"x.yaml;touch {CANARY}",
 ]  # fmt: skip
 

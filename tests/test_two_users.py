@@ -262,7 +262,7 @@ def test_a_job_of_another_cluster_is_not_called_lost_and_not_stopped_from_here(b
 
 def test_a_further_attempt_of_another_users_job_is_refused(both):
     job = both.submits(ANN, "anns", "a")
-    words = ("--shared-root", str(both.root.path), "--shown-root=/here", "--no-ray", "retry", "anns", "--overrides=")
+    words = ("--shared-root", str(both.root.path), "--shown-root=/here", "--no-ray", "retry", "anns", "--knobs={}")
     assert both.calls(BOB, cli.main, list(words)) == (
         2,
         "",

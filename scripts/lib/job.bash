@@ -21,21 +21,17 @@ job::submit() {
   job::make_code
   job::request args members "$stream" "$spec"
   job::_debugger args
-  [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
   [[ $DRY_RUN == 1 ]] || secret::read_of "$spec" "${stream}/job_spec"
   job::_begin "$stream" members submit "${args[@]}"
 }
 
 # job::export SPEC: prints a file that runs the JobSpec file SPEC in the place that TO names. Secrets are not read.
 job::export() {
-  local stream knob args=("--to=${TO}" "$(job::deadlines)") members=()
+  local stream args=("--to=${TO}" "$(job::deadlines)") members=()
   cli::temp_dir stream
   job::make_code
   job::request args members "$stream" "$1"
   compose::export_words args "$TO"
-  for knob in "${KNOB_NAMES[@]}"; do
-    [[ ${ENV_ORIGIN[$knob]} != "$ENV_TYPED" ]] || args+=("--given=${knob}=${!knob}")
-  done
   tar -C "$stream" -c --files-from=/dev/null -- "${members[@]}" |
     log::while 'composing the config' -- helper::run_in head export "${args[@]}"
 }
@@ -65,18 +61,8 @@ job::knobs() {
   env::tell_unused
   _names+=(ray_config)
   job::take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
-  # Each value is one word with its option, so a value may begin with a dash.
-  _words+=("--base-name=${RAY_BASE_CONFIG}" "--profile=${PROFILE}" "--cluster=${CLUSTER_NAME}")
-  _words+=("--workers=${WORKERS}" "--gpus-per-worker=${GPUS_PER_WORKER}")
-  _words+=("--default-model=${MODEL}" "--default-dataset=${DATASET}" "--default-code-id=${CODE_ID}")
-  [[ -z $MAX_RUNNING ]] || _words+=("--max-running=${MAX_RUNNING}")
-  [[ $DETERMINISTIC != 1 ]] || _words+=(--deterministic)
-  [[ -z $TRAIN_SEED ]] || _words+=("--seed=${TRAIN_SEED}")
+  job::_said "$1" "$2" "$stream"
   [[ $PERTURBED != 1 ]] || _words+=(--perturbed)
-  ! env::is_given CODE_ID || _words+=("--code-id=${CODE_ID}")
-  [[ -z $JOBSPEC || ${ENV_ORIGIN[WORKLOAD]} != "$ENV_TYPED" ]] || _words+=("--workload=${WORKLOAD}")
-  ! env::is_given SUBMISSION_ID || _words+=("--submission-id=${SUBMISSION_ID}")
-  job::_overrides "$1" "$2" "$stream"
 }
 
 # job::need_code_of_job: a further attempt runs the code of its job; a CODE_ID in a file is for new jobs.
@@ -88,37 +74,33 @@ job::need_code_of_job() {
 # job::again resume|retry: a further attempt of JOB, with OVERRIDES and OVERRIDES_FILE added. Its id is on stdout.
 job::again() {
   job::need_code_of_job
-  local stream args=("$JOB" "--cluster=${CLUSTER_NAME}")
-  # shellcheck disable=SC2034  # job::_overrides and job::_begin take it by its name
+  local stream args=("$JOB")
+  # shellcheck disable=SC2034  # job::_said and job::_begin take it by its name
   local members=()
   cli::temp_dir stream
-  [[ $ALLOW_MISMATCH != 1 ]] || args+=(--allow-mismatch)
-  job::_debugger args
   [[ $DRY_RUN == 1 ]] || secret::read_all "the JobSpec of ${JOB}" helper::run_in head secrets --job "$JOB" </dev/null
-  job::_overrides args members "$stream"
+  job::_said args members "$stream"
+  job::_debugger args
   job::_begin "$stream" members "$1" "${args[@]}"
 }
 
-# job::_debugger ARGS: adds DEBUGGER, and where debugpy listens.
+# job::_debugger ARGS: with DEBUGGER, adds where debugpy listens.
 job::_debugger() {
   local -n _given=$1
   local host
   [[ -n $DEBUGGER && $DEBUGGER != 0 ]] || return 0
   host=$(nodes::debugger_host)
-  _given+=("--debugger=${DEBUGGER}")
   [[ -z $host ]] || _given+=("--debugger-host=${host}")
 }
 
-# job::_overrides ARGS MEMBERS DIR: OVERRIDES as a word of the array ARGS, and whether secrets may be plain text; OVERRIDES_FILE in DIR, and
-# named in both arrays.
-job::_overrides() {
+# job::_said ARGS MEMBERS DIR: the knobs as a word of the array ARGS; OVERRIDES_FILE in DIR, and named in MEMBERS.
+job::_said() {
   # shellcheck disable=SC2178  # the same
   local -n _args=$1 _members=$2
-  _args+=("--overrides=${OVERRIDES}")
-  [[ $ALLOW_PLAIN_SECRETS != 1 ]] || _args+=(--allow-plain-secrets)
+  _args+=("--knobs=$(knob::as_json)")
   [[ -n $OVERRIDES_FILE ]] || return 0
   job::take "$OVERRIDES_FILE" 'OVERRIDES_FILE' "$3/overrides"
-  _args+=("--overrides-name=${OVERRIDES_FILE}") _members+=(overrides)
+  _members+=(overrides)
 }
 
 # job::_begin DIR MEMBERS SUBCOMMAND ARGS...: on stdin the helper in the head gets the secrets that were read, then the files of the
@@ -129,7 +111,7 @@ job::_begin() {
   shift 2
   ! secret::are_any || secrets=(--secrets)
   if [[ $DRY_RUN == 1 ]]; then
-    tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | log::while 'composing the config' -- helper::run_in head "$@" --dry-run
+    tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | log::while 'composing the config' -- helper::run_in head "$@"
     return
   fi
   # A separate process group: Ctrl-C does not reach it, because a request to Ray cannot be called back.

@@ -131,6 +131,20 @@ knob::_first_stranger() {
   done
 }
 
+# knob::as_json: each knob that is not empty, or that the user set, with where its value came from, for the helper (base/knobs.py). An address of
+# an index is left out, because it may have a password.
+knob::as_json() {
+  local name value all=''
+  for name in "${KNOB_NAMES[@]}"; do
+    value=${!name-}
+    [[ -n $value ]] || env::is_given "$name" || continue
+    [[ ${KNOB_TYPE[$name]} != *://* ]] || continue
+    value=${value//\\/\\\\} value=${value//\"/\\\"}
+    all+=",\"${name}\":[\"${value}\",\"${ENV_ORIGIN[$name]}\"]"
+  done
+  printf '{%s}' "${all#,}"
+}
+
 # knob::cure NAME: what to use instead of its value, as part of a sentence.
 knob::cure() {
   local type=${KNOB_TYPE[$1]} value=${!1} range list='' nearest='' choices=() cure

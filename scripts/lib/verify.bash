@@ -47,7 +47,6 @@ verify::_collect() {
   job::knobs VERIFY_ARGS VERIFY_MEMBERS "$VERIFY_FILES"
   [[ -z $BUDGET ]] || VERIFY_ARGS+=("--budget=${BUDGET}")
   [[ $JSON != 1 ]] || VERIFY_ARGS+=(--json)
-  [[ $ALLOW_MISMATCH != 1 ]] || VERIFY_ARGS+=(--allow-mismatch)
   for spec in "$@"; do verify::_collect_spec "$spec"; done
 }
 

@@ -72,7 +72,7 @@ def test_a_snapshot_that_leads_out(submit, shared, outside):
     for code_id, real in (("planted", outside), ("half", outside / "verl")):
         escape = f"it is a link to {real}, which leaves {shared.path}, and other nodes may not have it"
         sentence = f"CODE_ID={code_id} (from %s) is refused: {escape}; name another snapshot."
-        assert submit(f"--code-id={code_id}").is_refusal(sentence % "the command line")
+        assert submit(f"CODE_ID={code_id}").is_refusal(sentence % "the command line")
         for key in (f"code_id: {code_id}", f"code_path: ${{shared_root}}/common/code/verl/{code_id}"):
             assert submit(spec=f"{SPEC}{key}\n").is_refusal(sentence % FILE)
 
@@ -80,7 +80,7 @@ def test_a_snapshot_that_leads_out(submit, shared, outside):
 @pytest.mark.parametrize("points_to", ["outside", "nowhere"])
 def test_a_job_directory_that_is_a_planted_link_is_taken_and_is_no_job(submit, run, shared, outside, points_to):
     (shared.jobs / "mine").symlink_to(outside.parent / points_to)
-    assert submit("--submission-id=mine").is_refusal(
+    assert submit("SUBMISSION_ID=mine").is_refusal(
         f"submission_id 'mine' is taken: {shared.jobs}/mine exists and is never reused; give another one, or leave it out to get a generated one."
     )
     assert run("where", "mine").status == run("where", "latest").status == 2
@@ -89,7 +89,7 @@ def test_a_job_directory_that_is_a_planted_link_is_taken_and_is_no_job(submit, r
 def test_a_link_planted_between_check_and_reservation_is_not_followed(submit, shared, outside, monkeypatch):
     """mkdir(2) fails if the name exists, even as a link: the first one has it."""
     monkeypatch.setattr(os.path, "lexists", lambda path: (shared.jobs / "mine").symlink_to(outside / "new"))
-    outcome = submit("--submission-id=mine")
+    outcome = submit("SUBMISSION_ID=mine")
     assert (outcome.status, outcome.err) == (
         2,
         f"error   {shared.jobs}/mine was made a moment ago by another submission: see 'make jobs'.\n",

@@ -64,7 +64,7 @@ def test_another_users_job_can_be_stopped_by_its_id(run, make_job, ray):
 
 
 def test_every_attempt_records_who_asked_for_it(submit, run, shared, ray):
-    outcome = submit("--submission-id=mine", owner=ALICE)
+    outcome = submit("SUBMISSION_ID=mine", owner=ALICE)
     assert (outcome.status, outcome.out) == (0, "mine\n")
     config = shared.jobs / "mine" / "config"
     assert json.loads((config / "resolved.json").read_text())["owner"] == RECORD
@@ -72,7 +72,7 @@ def test_every_attempt_records_who_asked_for_it(submit, run, shared, ray):
     assert run(BOB, "--owner-workdir=/b", "retry", "mine").out == "mine.a2\n"
     second = shared.jobs / "mine" / "attempts" / "2" / "config" / "resolved.json"
     assert json.loads(second.read_text())["owner"] == {"user": "bob", "workdir": "/b", "id": "00000000000000bb"}
-    assert submit("--submission-id=nobodys").status == 0
+    assert submit("SUBMISSION_ID=nobodys").status == 0
     assert json.loads((shared.jobs / "nobodys" / "config" / "resolved.json").read_text())["owner"] is None
 
 
@@ -81,7 +81,7 @@ def test_announce_prints_the_id_as_soon_as_the_job_may_exist(submit, sdk, monkey
     pipe, printed = io.BytesIO(), []
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe))
     sdk.on_submit = lambda **_: printed.append(pipe.getvalue())
-    assert submit("--submission-id=mine", "--announce").status == 0
+    assert submit("SUBMISSION_ID=mine", "--announce").status == 0
     sys.stdout.flush()
     assert (printed, pipe.getvalue()) == ([b"mine\n"], b"mine\nmine\n")
 

@@ -15,7 +15,7 @@ import compose_model
 import jsonschema
 import pytest
 import yaml
-from shared_fixtures import BASE, SFT_CONFIG, SPEC, TRAINER, has_packages, record, write
+from shared_fixtures import BASE, SFT_CONFIG, SPEC, TRAINER, has_packages, knobs, record, write
 from streams import tar
 
 from verl_regress.export.job import name_of
@@ -58,11 +58,14 @@ def export(run, shared, monkeypatch):
         members = {"job_spec": spec.encode(), "ray_config": base.replace("ADDRESS", "http://127.0.0.1:8265").encode()}
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(tar(members))))
         return run(
-            "export", f"--to={to}", f"--given=TO={to}", f"--spec-name={spec_name}", "--base-name=env/ray/cpu.yaml", f"--profile={profile}",
-            "--cluster=c", "--default-model=tiny", "--default-dataset=sums", "--default-code-id=codeA", "--submission-id=My.Job",
+            "export", f"--to={to}", f"--spec-name={spec_name}", knobs(
+                f"TO={to}", "SUBMISSION_ID=My.Job", *(word for word in args if word[0] != "-"),
+                PROFILE=profile, CLUSTER_NAME="c", MODEL="tiny", DATASET="sums", CODE_ID="codeA", RAY_BASE_CONFIG="env/ray/cpu.yaml",
+                WORKERS="2", GPUS_PER_WORKER="4",
+            ),
             f"--volume={VOLUMES.get(to, 'x')}", "--image=node:1", "--user=1000:1000", "--worker=0,1,2,3", "--worker=4,5,6,7",
-            "--gpus-per-worker=4", *SITES[profile], "--object-store-bytes=500000000", "--gcs-port=6379", "--cluster-timeout=120",
-            "--deadlines=300,900,900,60", *args,
+            *SITES[profile], "--object-store-bytes=500000000", "--gcs-port=6379", "--cluster-timeout=120",
+            "--deadlines=300,900,900,60", *(word for word in args if word[0] == "-"),
         )  # fmt: skip
 
     return export
@@ -186,7 +189,7 @@ def elsewhere(run, monkeypatch, tmp_path):
 
 
 def test_kuberays_init_container_makes_the_directory_that_the_launcher_reads(export, elsewhere, shared):
-    request, job = documents(export("kuberay", "--overrides=trainer.total_epochs=2"))
+    request, job = documents(export("kuberay", "OVERRIDES=trainer.total_epochs=2"))
     [init] = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["initContainers"]
     at = init["command"].index("submit-exported")
     assert init["command"][:at] == ["python3", f"{REPO}/py/run.py", "--shared-root", str(shared.path)]
@@ -349,7 +352,7 @@ def test_documents_arrive_byte_for_byte(export, tmp_path, to):
 @pytest.mark.parametrize("to", FORMATS)
 def test_the_header_says_how_it_was_made_and_what_is_lost(export, shared, to):
     header = [line for line in export(to).out.splitlines() if line.startswith("#")]
-    assert header[1] == f"#   make export TO={to}"
+    assert header[1] == f"#   make export TO={to} SUBMISSION_ID=My.Job"
     assert header[0].startswith("# ppo with snapshot codeA (verl 0.7.1), profile cpu, as a ")
     for section in ("# Run it:", "# Before that:", "# Not carried over:"):
         assert section in header

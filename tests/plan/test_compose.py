@@ -183,11 +183,11 @@ def test_a_misspelt_key_in_any_layer_is_refused_with_its_origin(submit, ray, sha
         )
 
     text = "trainer.save_frq=1"
-    assert submit(f"--overrides={text}").is_refusal(lacks("OVERRIDES"))
+    assert submit(f"OVERRIDES={text}").is_refusal(lacks("OVERRIDES"))
     assert submit(spec=f"{SPEC}trainer_overrides: [{text}]\n").is_refusal(lacks("my/ppo.yaml"))
     assert submit(base=BASE.replace("trainer.device=cpu", text)).is_refusal(lacks("env/ray/cpu.yaml"))
     overrides = f"# a remark\n\n{SAVE}=3\n{text}\n".encode()
-    assert submit("--overrides-name=my/o.txt", overrides=overrides).is_refusal(lacks("OVERRIDES_FILE my/o.txt line 4"))
+    assert submit("OVERRIDES_FILE=my/o.txt", overrides=overrides).is_refusal(lacks("OVERRIDES_FILE my/o.txt line 4"))
     assert ray.seen == []
 
 
@@ -200,9 +200,7 @@ def test_an_overrides_file_is_taken_as_it_is_and_overrides_wins_over_it(submit, 
         "~data.val_files",
     ]
     for end in ("\n", "\r\n"):
-        outcome = submit(
-            "--overrides-name=o.txt", f"--overrides={SAVE}=4", "--dry-run", overrides=end.join(lines).encode()
-        )
+        outcome = submit("OVERRIDES_FILE=o.txt", f"OVERRIDES={SAVE}=4", "DRY_RUN=1", overrides=end.join(lines).encode())
         assert outcome.status == 0, outcome.err
         config = yaml.safe_load(outcome.out.split("# verl's config\n")[1].split("# runtime_env\n")[0])
         assert config["trainer"]["project_name"] == "a  b $HOME $(x) # no"
@@ -212,7 +210,7 @@ def test_an_overrides_file_is_taken_as_it_is_and_overrides_wins_over_it(submit, 
 
 def test_a_left_out_optional_override_is_reported(submit, shared):
     base = BASE.replace("trainer.device=cpu", "'?trainer.gone=1', '?trainer.device=cpu'")
-    outcome = submit("--submission-id=me", base=base)
+    outcome = submit("SUBMISSION_ID=me", base=base)
     assert outcome.err == (
         "skip    override trainer.gone=1 (optional in env/ray/cpu.yaml, verl 0.7.1 has no such key)\n"
         "changed submitted me (ppo, code codeA, profile cpu)\n"

@@ -31,7 +31,7 @@ def planned(submit, shared, monkeypatch):
     for name in ("train", "test"):
         parquet(shared.datasets / "sums" / f"{name}.parquet", 8)
     return lambda *texts, **more: submit(
-        "--dry-run", f"--overrides={' '.join(('data.train_batch_size=8', *texts))}", **more
+        "DRY_RUN=1", f"OVERRIDES={' '.join(('data.train_batch_size=8', *texts))}", **more
     )
 
 

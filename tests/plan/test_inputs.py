@@ -67,7 +67,7 @@ def planned(submit, shared):
     config = shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
     write(config, CONFIG + REWARD_CONFIG)
     record(shared.snapshots / "codeA")
-    return lambda *texts, **more: submit("--dry-run", f"--overrides={' '.join(texts)}", **more)
+    return lambda *texts, **more: submit("DRY_RUN=1", f"OVERRIDES={' '.join(texts)}", **more)
 
 
 def listed(outcome):

@@ -335,9 +335,9 @@ def test_values_with_a_dollar_do_not_go_through_ray(planned, submit, shared):
     assert sent["VERL_REGRESS_HOOKS"] == "env_vars,identity,process_memory,job_exceptions,transfer_queue_names,mine"
     assert not any("$" in word for word in job.command_line())
 
-    assert submit("--submission-id=mine", spec=f"{SPEC}env_vars: {{REF: '${{HOME}}'}}\n").status == 0
+    assert submit("SUBMISSION_ID=mine", spec=f"{SPEC}env_vars: {{REF: '${{HOME}}'}}\n").status == 0
     assert JobDir(shared.jobs / "mine").read_config("env_vars.json") == {"REF": "${HOME}"}
-    assert submit("--submission-id=plain").status == 0
+    assert submit("SUBMISSION_ID=plain").status == 0
     assert JobDir(shared.jobs / "plain").read_config("env_vars.json") is None  # nor does a process look for it
 
 

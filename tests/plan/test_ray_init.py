@@ -14,7 +14,7 @@ def planned(submit, shared):
     """A dry run with these overrides, of a verl that has ray_kwargs."""
     write(shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml", CONFIG + RAY)
     record(shared.snapshots / "codeA")
-    return lambda *texts, **more: submit("--dry-run", f"--overrides={' '.join(texts)}", **more)
+    return lambda *texts, **more: submit("DRY_RUN=1", f"OVERRIDES={' '.join(texts)}", **more)
 
 
 @pytest.mark.parametrize(

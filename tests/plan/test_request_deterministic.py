@@ -28,7 +28,7 @@ def origins(job, *keys):
 
 
 def test_its_overrides_are_recorded_with_their_origin(submit, shared):
-    outcome = submit("--submission-id=me", "--deterministic", base=WITH)
+    outcome = submit("SUBMISSION_ID=me", "DETERMINISTIC=1", base=WITH)
     assert (outcome.status, outcome.err) == (
         0,
         "skip    override trainer.gone=1 (optional in DETERMINISTIC=1, verl 0.7.1 has no such key)\n"
@@ -48,8 +48,7 @@ def test_its_overrides_are_recorded_with_their_origin(submit, shared):
 def test_it_wins_over_the_jobspec_and_the_command_line_wins_over_it(submit, shared):
     spec = f"{SPEC}trainer_overrides: [trainer.save_freq=5, critic.optim.lr=5]\n"
     assert (
-        submit("--submission-id=me", "--deterministic", "--overrides=critic.optim.lr=6", spec=spec, base=WITH).status
-        == 0
+        submit("SUBMISSION_ID=me", "DETERMINISTIC=1", "OVERRIDES=critic.optim.lr=6", spec=spec, base=WITH).status == 0
     )
     assert origins(JobDir(shared.jobs / "me"), "trainer.save_freq", "critic.optim.lr") == [
         ("trainer.save_freq=4", "DETERMINISTIC=1"),
@@ -59,7 +58,7 @@ def test_it_wins_over_the_jobspec_and_the_command_line_wins_over_it(submit, shar
 
 def test_its_variables_are_set_by_the_hook_for_verl_hands_them_to_ray_itself(submit, shared, sdk):
     spec = f"{SPEC}env_vars: {{NCCL_ALGO: Tree, MINE: '1'}}\n"
-    assert submit("--submission-id=me", "--deterministic", spec=spec, base=WITH).status == 0
+    assert submit("SUBMISSION_ID=me", "DETERMINISTIC=1", spec=spec, base=WITH).status == 0
     wanted = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NCCL_ALGO": "Ring"}
     assert read(shared.jobs / "me" / "config" / "env_vars.json") == wanted
     by_ray = sdk.submitted[0]["runtime_env"]["env_vars"]
@@ -73,7 +72,7 @@ def test_its_variables_are_set_by_the_hook_for_verl_hands_them_to_ray_itself(sub
 
 @pytest.mark.parametrize("command", ["retry", "resume"])
 def test_a_further_attempt_uses_the_setting_of_the_first(submit, run, ray, shared, command):
-    submit("--submission-id=me", "--deterministic", base=WITH)
+    submit("SUBMISSION_ID=me", "DETERMINISTIC=1", base=WITH)
     job = JobDir(shared.jobs / "me")
     write_checkpoint(job, 4, latest=4)
     ray.knows({"submission_id": "me", "status": "FAILED"})
@@ -85,7 +84,7 @@ def test_a_further_attempt_uses_the_setting_of_the_first(submit, run, ray, share
 
 
 def test_a_snapshot_that_lacks_a_key_of_it_is_refused_before_anything_is_created(submit, ray):
-    refused = submit("--deterministic", base=WITH.replace("trainer.save_freq=4", "trainer.use_v1=False"))
+    refused = submit("DETERMINISTIC=1", base=WITH.replace("trainer.save_freq=4", "trainer.use_v1=False"))
     assert refused.is_refusal(
         "DETERMINISTIC=1 needs trainer.use_v1, which ppo_trainer of CODE_ID=codeA (verl 0.7.1) lacks: name a snapshot whose "
         "verl has it, or leave DETERMINISTIC out."
@@ -94,7 +93,7 @@ def test_a_snapshot_that_lacks_a_key_of_it_is_refused_before_anything_is_created
 
 
 def test_a_base_config_without_the_section_is_refused(submit, ray):
-    assert submit("--deterministic").is_refusal(
+    assert submit("DETERMINISTIC=1").is_refusal(
         "DETERMINISTIC=1 is not possible with env/ray/cpu.yaml (RAY_BASE_CONFIG), which has no section 'deterministic': copy it from env/ray/dev.yaml, or leave DETERMINISTIC out."
     )
     assert ray.seen == []
@@ -102,8 +101,8 @@ def test_a_base_config_without_the_section_is_refused(submit, ray):
 
 def test_a_profile_that_is_always_deterministic_adds_nothing(submit, shared):
     base = f"{BASE}deterministic: {{}}\n"
-    plain = submit("--submission-id=plain", base=base)
-    outcome = submit("--submission-id=det", "--deterministic", base=base)
+    plain = submit("SUBMISSION_ID=plain", base=base)
+    outcome = submit("SUBMISSION_ID=det", "DETERMINISTIC=1", base=base)
     assert (plain.status, outcome.status) == (0, 0)
     assert outcome.err == ("changed submitted det (ppo, code codeA, profile cpu)\n")
     names = [{path.name for path in (shared.jobs / name / "config").iterdir()} for name in ("plain", "det")]

@@ -53,7 +53,7 @@ def seeds_of(job):
 def test_every_key_of_the_release_gets_the_seed(submit, shared, release, workload):
     keys, critic = RELEASES[release]
     snapshot_with(shared, *keys, *critic)
-    assert submit("--submission-id=me", "--seed=3", spec=f"workload: {workload}\n").status == 0
+    assert submit("SUBMISSION_ID=me", "TRAIN_SEED=3", spec=f"workload: {workload}\n").status == 0
     wanted = (*keys, *critic) if workload == "ppo" else keys
     job = JobDir(shared.jobs / "me")
     assert seeds_of(job) == {f"{key}=3" for key in wanted}
@@ -64,7 +64,7 @@ def test_every_key_of_the_release_gets_the_seed(submit, shared, release, workloa
 
 def test_sft_gets_its_seeds_and_one_for_the_choice_of_rows(submit, shared):
     snapshot_with(shared)
-    assert submit("--submission-id=me", "--seed=0", spec="workload: sft\n").err == (
+    assert submit("SUBMISSION_ID=me", "TRAIN_SEED=0", spec="workload: sft\n").err == (
         "changed submitted me (sft, code codeA, profile cpu)\n"
     )
     assert seeds_of(JobDir(shared.jobs / "me")) == {"trainer.seed=0", "engine.seed=0", "++data.seed=0"}
@@ -73,16 +73,16 @@ def test_sft_gets_its_seeds_and_one_for_the_choice_of_rows(submit, shared):
 @pytest.mark.parametrize("workload", ["ppo", "grpo"])
 def test_a_run_with_a_seed_writes_what_it_sampled_into_its_own_directory(submit, shared, workload):
     snapshot_with(shared)
-    assert submit("--submission-id=me", "--seed=3", spec=f"workload: {workload}\n").status == 0
+    assert submit("SUBMISSION_ID=me", "TRAIN_SEED=3", spec=f"workload: {workload}\n").status == 0
     job = JobDir(shared.jobs / "me")
     assert f"trainer.rollout_data_dir={job.path}/samples" in read(job, "resolved.json")["argv"]
 
 
 def test_without_a_seed_or_if_the_user_says_otherwise_nothing_is_written(submit, shared):
     snapshot_with(shared)
-    assert submit("--submission-id=one").status == 0
+    assert submit("SUBMISSION_ID=one").status == 0
     assert not [word for word in read(JobDir(shared.jobs / "one"), "resolved.json")["argv"] if "rollout_data" in word]
-    assert submit("--submission-id=two", "--seed=3", "--overrides=trainer.rollout_data_dir=null").status == 0
+    assert submit("SUBMISSION_ID=two", "TRAIN_SEED=3", "OVERRIDES=trainer.rollout_data_dir=null").status == 0
     argv = read(JobDir(shared.jobs / "two"), "resolved.json")["argv"]
     assert [word for word in argv if "rollout_data" in word] == ["trainer.rollout_data_dir=null"]
 
@@ -93,13 +93,13 @@ def test_a_line_for_each_says_which_keys_the_release_lacks(submit, shared):
     lacking = ("actor_rollout_ref.rollout.seed", "reward.reward_model.rollout.seed", "critic.model.fsdp_config.seed")
     lines = (f"skip    override {key}=3 (optional in TRAIN_SEED, verl 0.7.1 has no such key)\n" for key in lacking)
     changed = "changed submitted me (ppo, code codeA, profile cpu)\n"
-    assert submit("--submission-id=me", "--seed=3").err == "".join([*lines, changed])
+    assert submit("SUBMISSION_ID=me", "TRAIN_SEED=3").err == "".join([*lines, changed])
 
 
 def test_it_wins_over_the_jobspec_and_overrides_win_over_it(submit, shared):
     snapshot_with(shared, *RELEASES["0.8.0"][0])
     spec = f"{SPEC}trainer_overrides: [data.seed=5, actor_rollout_ref.actor.data_loader_seed=5]\n"
-    assert submit("--submission-id=me", "--seed=3", "--overrides=data.seed=7", spec=spec).status == 0
+    assert submit("SUBMISSION_ID=me", "TRAIN_SEED=3", "OVERRIDES=data.seed=7", spec=spec).status == 0
     assert seeds_of(JobDir(shared.jobs / "me")) == {
         "data.seed=7", "actor_rollout_ref.actor.data_loader_seed=3", "actor_rollout_ref.actor.fsdp_config.seed=3",
         "actor_rollout_ref.ref.fsdp_config.seed=3",
@@ -109,7 +109,7 @@ def test_it_wins_over_the_jobspec_and_overrides_win_over_it(submit, shared):
 @pytest.mark.parametrize("command", ["retry", "resume"])
 def test_a_further_attempt_has_the_seed_of_the_first(submit, run, ray, shared, command):
     snapshot_with(shared, *RELEASES["0.9.1"][0])
-    submit("--submission-id=me", "--seed=3")
+    submit("SUBMISSION_ID=me", "TRAIN_SEED=3")
     job = JobDir(shared.jobs / "me")
     write_checkpoint(job, 4, latest=4)
     ray.knows({"submission_id": "me", "status": "FAILED"})
@@ -135,11 +135,11 @@ def test_a_run_with_a_seed_has_the_file_logger_by_which_it_is_compared(submit, s
     snapshot_with(shared, *RELEASES["0.9.1"][0])
     spec = f"{SPEC}trainer_overrides: [{json.dumps(given)}]\n"
     said = f"        {used}: 'file' is added, because a run with TRAIN_SEED is compared by what this logger writes\n"
-    done = submit("--submission-id=me", "--seed=3", spec=spec)
+    done = submit("SUBMISSION_ID=me", "TRAIN_SEED=3", spec=spec)
     assert (done.status, said in done.err, "is added" in done.err) == (0, used is not None, used is not None)
     assert (used or given) in read(JobDir(shared.jobs / "me"), "resolved.json")["argv"]
     logger = yaml.safe_load((shared.jobs / "me" / "config" / "verl_config.yaml").read_text())["trainer"]["logger"]
     assert used is None or logger[-1] == "file"
-    plain = submit("--submission-id=plain", spec=spec)
+    plain = submit("SUBMISSION_ID=plain", spec=spec)
     assert (plain.status, "is added" in plain.err) == (0, False)
     assert given in read(JobDir(shared.jobs / "plain"), "resolved.json")["argv"]

@@ -32,10 +32,10 @@ def test_where_it_may_be_is_the_rule_of_every_input(with_reward, submit, shared,
         assert outcome.err.startswith(f"error   {key}={given} (from my/ppo.yaml) {refusal}")
     (shared.user_code / "link.py").symlink_to(write(tmp_path / "reward.py", GOOD))
     for given in (tmp_path / "reward.py", shared.user_code / "link.py"):
-        outcome = submit("--dry-run", spec=f"{SPEC}reward_fn_path: {given}\n")
+        outcome = submit("DRY_RUN=1", spec=f"{SPEC}reward_fn_path: {given}\n")
         assert outcome.err.startswith(f"warning {key}={given} (from my/ppo.yaml): not under {shared.path}, ")
     inside = write(shared.path / "user" / "reward.py", GOOD)
-    assert submit("--dry-run", spec=f"{SPEC}reward_fn_path: {inside}\n").err == ""
+    assert submit("DRY_RUN=1", spec=f"{SPEC}reward_fn_path: {inside}\n").err == ""
 
 
 def test_sft_has_no_reward(submit, shared):
@@ -55,7 +55,7 @@ def with_reward(submit, shared):
 
     def with_reward(source, *args, spec=SPEC):
         (shared.user_code / "r.py").write_bytes(source if isinstance(source, bytes) else source.encode())
-        return submit("--dry-run", *args, spec=f"{spec}reward_fn_path: ${{shared_root}}/user/code/r.py\n")
+        return submit("DRY_RUN=1", *args, spec=f"{spec}reward_fn_path: ${{shared_root}}/user/code/r.py\n")
 
     return with_reward
 
@@ -104,8 +104,8 @@ def test_every_way_to_define_the_function_is_accepted_and_nothing_is_run(with_re
 
 def test_the_name_that_the_config_sets_is_the_one_that_must_be_there(with_reward, shared):
     mine = "def mine(): ...\n"
-    assert with_reward(mine, "--overrides=reward.custom_reward_function.name=mine").status == 0
-    assert with_reward(GOOD, "--overrides=reward.custom_reward_function.name=mine").is_refusal(
+    assert with_reward(mine, "OVERRIDES=reward.custom_reward_function.name=mine").status == 0
+    assert with_reward(GOOD, "OVERRIDES=reward.custom_reward_function.name=mine").is_refusal(
         f"reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) does not define mine at its top level: define it there, or "
         "name another function with reward.custom_reward_function.name."
     )
@@ -113,7 +113,7 @@ def test_the_name_that_the_config_sets_is_the_one_that_must_be_there(with_reward
 
 def test_a_legacy_name_that_would_switch_the_reward_function_off_is_refused(with_reward, shared):
     """verl 0.7.1 takes the legacy mapping whole, with its empty path: the job ran without the user's function, silently."""
-    assert with_reward(GOOD, "--overrides=custom_reward_function.name=compute_score").is_refusal(
+    assert with_reward(GOOD, "OVERRIDES=custom_reward_function.name=compute_score").is_refusal(
         f"reward_fn_path={shared.user_code}/r.py (from my/ppo.yaml) would not be used, because an override empties "
         "reward.custom_reward_function.path or sets custom_reward_function.name, which replaces it: leave that override out, and "
         "name a function with reward.custom_reward_function.name."
@@ -123,20 +123,20 @@ def test_a_legacy_name_that_would_switch_the_reward_function_off_is_refused(with
 def test_a_function_that_only_overrides_name_is_checked_on_the_shared_root(with_reward, submit, shared):
     with_reward("def other(): ...\n")
     path = shared.user_code / "r.py"
-    assert submit("--dry-run", f"--overrides=custom_reward_function.path={path}").is_refusal(
+    assert submit("DRY_RUN=1", f"OVERRIDES=custom_reward_function.path={path}").is_refusal(
         f"custom_reward_function.path={path} (from OVERRIDES) does not define None at its top level: define it there, or name another function "
         "with custom_reward_function.name."
     )
-    assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path=file://{path}").is_refusal(
+    assert submit("DRY_RUN=1", f"OVERRIDES=reward.custom_reward_function.path=file://{path}").is_refusal(
         f"reward.custom_reward_function.path={path} (from OVERRIDES) does not define compute_score at its top level: define it there, or name "
         "another function with reward.custom_reward_function.name."
     )
     none = f"reward.custom_reward_function.path={shared.user_code}/none.py"
-    assert submit("--dry-run", f"--overrides={none}").is_refusal(
+    assert submit("DRY_RUN=1", f"OVERRIDES={none}").is_refusal(
         f"{none} (from OVERRIDES) is not usable, because {shared.user_code}/none.py is missing: name one that is there."
     )
     for elsewhere in ("pkg://verl.utils.mine", "/opt/mine.py"):
-        assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path={elsewhere}").status == 0
+        assert submit("DRY_RUN=1", f"OVERRIDES=reward.custom_reward_function.path={elsewhere}").status == 0
 
 
 def test_a_large_reward_function_is_refused_and_not_parsed(with_reward, shared):
@@ -163,14 +163,14 @@ def test_a_reward_function_that_another_user_can_change_is_refused(with_reward, 
     )
     name = "link.py" if foreign == "link.py" else "r.py"
     spec = f"{SPEC}reward_fn_path: ${{shared_root}}/user/code/{name}\n"
-    assert submit("--dry-run", spec=spec).is_refusal(
+    assert submit("DRY_RUN=1", spec=spec).is_refusal(
         f"reward.custom_reward_function.path={home}/{name} (from my/ppo.yaml) is refused, {why}"
     )
-    assert submit("--dry-run", f"--overrides=reward.custom_reward_function.path={home}/{name}").is_refusal(
+    assert submit("DRY_RUN=1", f"OVERRIDES=reward.custom_reward_function.path={home}/{name}").is_refusal(
         f"reward.custom_reward_function.path={home}/{name} (from OVERRIDES) is refused, {why}"
     )
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
-    assert submit("--dry-run", spec=spec).status == 0
+    assert submit("DRY_RUN=1", spec=spec).status == 0
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_a_reward_function_whose_mode_lets_others_change_it_is_refused(with_rewa
     write(home / "mine" / "another.py", "").chmod(0o666)
     home.chmod(0o1777)
     spec = f"{SPEC}reward_fn_path: {path}\n"
-    assert submit("--dry-run", spec=spec).status == 0
+    assert submit("DRY_RUN=1", spec=spec).status == 0
     (home / part).chmod(mode)
-    assert submit("--dry-run", spec=spec).is_refusal(
+    assert submit("DRY_RUN=1", spec=spec).is_refusal(
         f"reward.custom_reward_function.path={path} (from my/ppo.yaml) is refused, because {home / part} can be changed by every user (mode "
         f"{mode:04o}), and what is there decides what your job does: type 'chmod {cure} {home / part}', or name one of your own."
     )

@@ -32,7 +32,7 @@ def planned(submit, shared):
 
     def planned(source, *overrides):
         write(file, source)
-        return submit("--dry-run", f"--overrides=reward.custom_reward_function.path={file} {' '.join(overrides)}")
+        return submit("DRY_RUN=1", f"OVERRIDES=reward.custom_reward_function.path={file} {' '.join(overrides)}")
 
     planned.file = file
     return planned

@@ -230,6 +230,6 @@ def test_a_key_that_no_code_names_is_refused_where_verl_reads_key_by_key(shared)
 def test_a_file_pasted_from_a_script_is_refused_line_by_line(submit):
     lines = "trainer.project_name=a\ndata.train_batch_size=512 \\\n"
     assert [each.origin for each in of_command_line("o.txt", lines, "")][1] == "OVERRIDES_FILE o.txt line 2"
-    assert submit("--overrides-name=o.txt", "--dry-run", overrides=lines.encode()).is_refusal(
+    assert submit("OVERRIDES_FILE=o.txt", "DRY_RUN=1", overrides=lines.encode()).is_refusal(
         "The override 'data.train_batch_size=512 \\\\' (from OVERRIDES_FILE o.txt line 2) ends in a backslash, which is your shell's: leave it out."
     )

@@ -39,7 +39,7 @@ def submit_with(submit, monkeypatch):
     def submit_with(*args, values=VALUES, spec=NAMED, front=None):
         front = sent(values) if front is None else front
         monkeypatch.setattr("shared_fixtures.tar", lambda files: io.BytesIO(front + tar(files).read()))
-        return submit("--secrets", "--cluster=mine", "--submission-id=me", *args, spec=spec)
+        return submit("--secrets", "CLUSTER_NAME=mine", "SUBMISSION_ID=me", *args, spec=spec)
 
     return submit_with
 
@@ -76,7 +76,7 @@ def test_a_submission_that_ray_refuses_leaves_no_file(submit_with, shared, sdk):
 
 
 def test_a_dry_run_prints_their_names_and_needs_no_values(submit, shared):
-    outcome = submit("--dry-run", spec=NAMED)
+    outcome = submit("DRY_RUN=1", spec=NAMED)
     assert (outcome.status, outcome.created) == (0, [])
     assert "# secret: API_KEY (the variable of that name)\n# secret: HF_TOKEN (the file ~/token)\n" in outcome.out
 

@@ -11,7 +11,7 @@ import time
 import types
 
 import pytest
-from shared_fixtures import BASE, has_packages, node_row, record, write
+from shared_fixtures import BASE, OF_PROFILE, has_packages, knobs, node_row, record, write
 from streams import tar
 
 from verl_regress.base.layout import JobDir
@@ -69,8 +69,8 @@ def verify(run, ray, monkeypatch):
         monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(stream))))
         begins = [f"--session={session}"] if session else ["--name=my.yaml", f"--only={only}", "--code-a=codeA", "--code-b=codeB"]  # fmt: skip
         outcome = run(
-            "verify", "run", *begins, "--spec-name=jobspecs/ppo.yaml", "--base-name=env/ray/cpu.yaml", "--profile=cpu",
-            "--cluster=mine", "--default-model=tiny", "--default-dataset=sums", "--default-code-id=codeA", "--deadlines=0.5,0.5,0.5,0.5",
+            "verify", "run", *begins, "--spec-name=jobspecs/ppo.yaml",
+            knobs(**{**OF_PROFILE, "CLUSTER_NAME": "mine"}, MODEL="tiny", DATASET="sums", CODE_ID="codeA"), "--deadlines=0.5,0.5,0.5,0.5",
             "--profile-title=rehearsal", *args,
         )  # fmt: skip
         return outcome, (outcome.out.splitlines() or [""])[-1].split()

@@ -25,7 +25,7 @@ def ended(submit, ray, shared):
     """A job that was submitted and ended with that exit status."""
 
     def ended(*args, exit_code=1, **kwargs):
-        submit("--submission-id=me", *args, **kwargs)
+        submit("SUBMISSION_ID=me", *args, **kwargs)
         job = JobDir(shared.jobs / "me")
         ray.knows({"submission_id": "me", "status": "SUCCEEDED" if exit_code == 0 else "FAILED"})
         job.write_state("ended", {"exit_code": exit_code, "reason": "the trainer ended"})
@@ -35,7 +35,7 @@ def ended(submit, ray, shared):
 
 
 def test_a_retry_asks_for_the_same_again(ended, run, sdk, shared):
-    job = ended("--overrides=data.train_batch_size=32", spec=f"{SPEC}env_vars: {{A: b}}\n")
+    job = ended("OVERRIDES=data.train_batch_size=32", spec=f"{SPEC}env_vars: {{A: b}}\n")
     before = digest(job.path)
     outcome = run("retry", "me")
     assert (outcome.status, outcome.out) == (0, "me.a2\n")
@@ -69,18 +69,18 @@ def test_a_retry_asks_for_the_same_again(ended, run, sdk, shared):
 
 def test_what_a_job_may_have_as_plain_text_its_further_attempts_may_have(ended, run, shared):
     secret = "WANDB_API_KEY=notarealkey0123456789"
-    ended("--allow-plain-secrets", spec=f"{SPEC}env_vars: {{{secret.replace('=', ': ')}}}\n")
+    ended("ALLOW_PLAIN_SECRETS=1", spec=f"{SPEC}env_vars: {{{secret.replace('=', ': ')}}}\n")
     assert run("retry", "me").status == 0
-    ended("--submission-id=other")
-    override = f"--overrides=+ray_kwargs.ray_init.runtime_env.env_vars.{secret}"
+    ended("SUBMISSION_ID=other")
+    override = f"OVERRIDES=+ray_kwargs.ray_init.runtime_env.env_vars.{secret}"
     refused = run("retry", "other", override)
     assert (refused.status, refused.created) == (2, [])
     assert "notarealkey" not in refused.err
-    assert run("retry", "other", override, "--allow-plain-secrets", "--dry-run").status == 0
+    assert run("retry", "other", override, "ALLOW_PLAIN_SECRETS=1", "DRY_RUN=1").status == 0
 
 
 def test_a_resume_continues_from_the_newest_complete_checkpoint(ended, run):
-    job = ended("--overrides=trainer.total_training_steps=6")
+    job = ended("OVERRIDES=trainer.total_training_steps=6")
     checkpoint = write_checkpoint(job, 2, latest=2)
     write_checkpoint(job, 4, "actor")  # half-written
     outcome = run("resume", "me")
@@ -99,10 +99,10 @@ def test_a_resume_continues_from_the_newest_complete_checkpoint(ended, run):
 
 
 def test_overrides_add_to_what_was_asked_and_stay_for_the_next_attempt(ended, run, ray, monkeypatch):
-    job = ended("--overrides=data.train_batch_size=32")
+    job = ended("OVERRIDES=data.train_batch_size=32")
     stream = tar({"overrides": b"trainer.total_epochs=3\n"})
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BufferedReader(stream)))
-    assert run("retry", "me", "--overrides-name=more", "--overrides=trainer.save_freq=5").status == 0
+    assert run("retry", "me", "OVERRIDES_FILE=more", "OVERRIDES=trainer.save_freq=5").status == 0
     second = job.numbered(2)
     ray.knows({"submission_id": "me.a2", "status": "FAILED"})
     second.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
@@ -115,7 +115,7 @@ def test_overrides_add_to_what_was_asked_and_stay_for_the_next_attempt(ended, ru
 
 def test_a_named_attempt_is_the_one_that_is_repeated(ended, run, ray):
     job = ended()
-    run("retry", "me", "--overrides=trainer.total_epochs=3")
+    run("retry", "me", "OVERRIDES=trainer.total_epochs=3")
     ray.knows({"submission_id": "me.a2", "status": "FAILED"})
     job.numbered(2).write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
     assert run("retry", "me.a1").out == "me.a3\n"
@@ -143,7 +143,7 @@ def test_a_resume_of_a_retry_that_saved_nothing_continues_from_the_attempt_befor
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_a_checkpoint_that_another_user_put_into_the_job_is_not_resumed(ended, run, monkeypatch):
-    job = ended("--overrides=trainer.total_training_steps=6")
+    job = ended("OVERRIDES=trainer.total_training_steps=6")
     checkpoint = write_checkpoint(job, 2, latest=2)
     os.chown(theirs := next(path for path in checkpoint.rglob("*") if path.is_file()), 4242, 4242)
     assert run("resume", "me").is_refusal(
@@ -169,7 +169,7 @@ def test_a_resume_without_a_complete_checkpoint_is_refused(ended, run):
 @pytest.mark.parametrize("command", ["resume", "retry"])
 @pytest.mark.parametrize("status", ["PENDING", "RUNNING"])
 def test_two_attempts_never_run_at_once(submit, run, ray, shared, command, status):
-    submit("--submission-id=me")
+    submit("SUBMISSION_ID=me")
     write_checkpoint(JobDir(shared.jobs / "me"), 2, latest=2)
     ray.knows({"submission_id": "me", "status": status})
     assert run(command, "me").is_refusal(
@@ -185,8 +185,8 @@ def test_all_steps_are_done_already(ended, run):
     assert run("resume", "me").is_refusal(
         f"JOB=me has all its 10 steps done ({checkpoint}): ask for more, as in OVERRIDES=trainer.total_training_steps=20."
     )
-    assert run("resume", "me", "--overrides=trainer.total_training_steps=9").status == 2
-    assert run("resume", "me", "--overrides=trainer.total_training_steps=11").out == "me.a2\n"
+    assert run("resume", "me", "OVERRIDES=trainer.total_training_steps=9").status == 2
+    assert run("resume", "me", "OVERRIDES=trainer.total_training_steps=11").out == "me.a2\n"
 
 
 @pytest.mark.parametrize("earlier", [None, '{"origins": {}, "said": {"option_that_went": 1}}', "{}", '{"said'])

@@ -46,7 +46,7 @@ def test_a_submission_makes_one_directory_and_says_its_id(submit, ray, shared):
 def test_ray_gets_what_was_planned_and_where_it_was_sent_from(submit, ray, sdk, shared, monkeypatch, container, said):
     monkeypatch.setattr(processes, "container", lambda: container)
     monkeypatch.setattr(nodes, "own_address", lambda: "10.0.0.9")
-    submit("--submission-id=me")
+    submit("SUBMISSION_ID=me")
     sent = {"submitted_from_container": said, "submitted_from_ip": "10.0.0.9", "submitted_via": "sdk"}
     assert sdk.addresses == [ray.address]
     assert sdk.submitted == [
@@ -72,10 +72,7 @@ def test_a_submission_ends_if_something_keeps_the_lock_of_the_jobs(submit, share
 
 
 def test_the_arguments_without_which_nothing_can_be_submitted(run):
-    assert run("submit").is_refusal(
-        f"run.py submit: {THEIRS} --spec-name, --base-name, --profile, --cluster, --default-model, "
-        "--default-dataset, --default-code-id (see --help)."
-    )
+    assert run("submit").is_refusal(f"run.py submit: {THEIRS} --spec-name, --knobs (see --help).")
 
 
 def test_the_sdk_follows_the_address_that_it_is_given(submit, sdk):
@@ -106,10 +103,10 @@ def ray_command(monkeypatch, tmp_path):
 
 def test_the_command_line_sends_what_the_sdk_sends(submit, sdk, shared, ray_command, monkeypatch):
     monkeypatch.setattr("verl_regress.submit.submit.submitted_from", lambda: {"submitted_from_ip": "10.0.0.1"})
-    assert submit("--submission-id=me").status == 0
+    assert submit("SUBMISSION_ID=me").status == 0
     config = {path.name: path.read_bytes() for path in (shared.jobs / "me" / "config").iterdir()}
     (shared.jobs / "me").rename(shared.path / "first")
-    outcome = submit("--submission-id=me", "--via=cli")
+    outcome = submit("SUBMISSION_ID=me", "--via=cli")
     assert (outcome.status, outcome.out) == (0, "me\n")
     assert config == {path.name: path.read_bytes() for path in (shared.jobs / "me" / "config").iterdir()}
 
@@ -149,7 +146,7 @@ def test_the_command_line_sends_what_the_sdk_sends(submit, sdk, shared, ray_comm
 def test_a_command_line_that_ray_refuses(submit, shared, ray_command, monkeypatch, say, status, sentence):
     monkeypatch.setenv("SAY", say)
     monkeypatch.setenv("STATUS", "1")
-    outcome = submit("--submission-id=me", "--via=cli")
+    outcome = submit("SUBMISSION_ID=me", "--via=cli")
     assert (outcome.status, outcome.out) == (status, "")
     assert outcome.err == f"error   {sentence} ({shared.jobs}/me is marked as never submitted)\n"
 
@@ -162,7 +159,7 @@ def test_a_command_line_that_ray_refuses(submit, shared, ray_command, monkeypatc
     ],
 )
 def test_config_has_the_request_and_the_resolved_plan(submit, shared, name, text, files):
-    assert submit("--submission-id=me", spec=text, spec_name=name).status == 0
+    assert submit("SUBMISSION_ID=me", spec=text, spec_name=name).status == 0
     config = shared.jobs / "me" / "config"
     common = {
         "asked.json",
@@ -188,9 +185,9 @@ def test_config_has_the_request_and_the_resolved_plan(submit, shared, name, text
 def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(submit, shared, monkeypatch):
     has_packages(shared, "worker-0", numpy="2.4.6", debugpy="1.8.22")
     outcome = submit(
-        "--submission-id=me", "--workload=ppo", "--code-id=codeB", "--max-running=3", "--deterministic", "--seed=5", "--perturbed", "--allow-plain-secrets",
-        "--workers=2", "--gpus-per-worker=8",
-        "--debugger=1", "--debugger-host=10.0.0.9", "--overrides-name=o.txt", "--overrides=trainer.save_freq=4 +data.new=1",
+        "SUBMISSION_ID=me", "WORKLOAD=ppo", "CODE_ID=codeB", "MAX_RUNNING=3", "DETERMINISTIC=1", "TRAIN_SEED=5", "--perturbed", "ALLOW_PLAIN_SECRETS=1",
+        "DEBUGGER=1", "--debugger-host=10.0.0.9", "OVERRIDES_FILE=o.txt", "OVERRIDES=trainer.save_freq=4 +data.new=1",
+        "WORKERS=2", "GPUS_PER_WORKER=8",
         base=f"{BASE}deterministic: {{overrides: {{}}}}\n", overrides=b"trainer.total_epochs=2\n",
     )  # fmt: skip
     assert outcome.status == 0, outcome.err
@@ -219,7 +216,7 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
             "profile": "cpu",
             "model": "tiny",
             "dataset": "sums",
-            "code_id": "codeA",
+            "code_id": "codeB",
             "cluster": "c",
             "max_running": 3,
             "workers": 2,
@@ -237,7 +234,7 @@ def test_config_is_complete_before_ray_gets_the_job(submit, sdk, shared):
 
 def test_a_dry_run_prints_all_that_a_submission_writes_and_creates_nothing(submit, ray, sdk, shared):
     spec = f"{SPEC}env_vars: {{A: ü, B: 5 $, C: 'ü $'}}\ntrainer_overrides: [\"+data.new='ü'\", +trainer.nnodes=1, +trainer.n_gpus_per_node=2]\n"
-    outcome = submit("--dry-run", "--submission-id=me", spec=spec)
+    outcome = submit("DRY_RUN=1", "SUBMISSION_ID=me", spec=spec)
     assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
     assert (ray.seen, sdk.submitted) == ([], [])
     resolved, verl_config, runtime_env, by_hook, note, line = re.fullmatch(
@@ -253,7 +250,7 @@ def test_a_dry_run_prints_all_that_a_submission_writes_and_creates_nothing(submi
         == f"# the same as a command in the head (it needs {shared.jobs}/me/config, which a dry run does not write)"
     )
 
-    assert submit("--submission-id=me", spec=spec).status == 0
+    assert submit("SUBMISSION_ID=me", spec=spec).status == 0
     config = shared.jobs / "me" / "config"
     asked_of_ray = {
         "devices": {"resource": "cpu", "count": 2, "cluster_has": 8},
@@ -294,7 +291,7 @@ def raises(error):
 )
 def test_if_ray_refuses_the_directory_is_marked_as_never_submitted(submit, sdk, shared, error, said):
     sdk.on_submit = raises(error)
-    outcome = submit("--submission-id=me")
+    outcome = submit("SUBMISSION_ID=me")
     job = JobDir(shared.jobs / "me")
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err == f"error   Ray refused the job: {said} ({job.path} is marked as never submitted)\n"
@@ -314,7 +311,7 @@ def test_ray_goes_away_during_a_submission(submit, ray, sdk, shared):
         raise ConnectionError("the head hung up")
 
     sdk.on_submit = on_submit
-    outcome = submit("--submission-id=me")
+    outcome = submit("SUBMISSION_ID=me")
     job = JobDir(shared.jobs / "me")
     sentence = (
         f"Ray does not answer at {ray.address} as seen from the head ([Errno 111] Connection refused): bring the cluster "
@@ -331,14 +328,14 @@ def test_a_lost_answer_to_a_job_that_was_accepted_is_a_submission(submit, ray, s
         raise ConnectionError("the answer was lost")
 
     sdk.on_submit = on_submit
-    outcome = submit("--submission-id=me")
+    outcome = submit("SUBMISSION_ID=me")
     assert (outcome.status, outcome.out) == (0, "me\n")
     assert JobDir(shared.jobs / "me").read_state("submitted")["accepted"] is True
 
 
 def test_a_submitter_that_dies_before_it_reached_ray(submit, sdk, shared):
     sdk.on_submit = raises(KeyboardInterrupt())
-    assert submit("--submission-id=me").status == 130
+    assert submit("SUBMISSION_ID=me").status == 130
     assert status_of(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
 
 
@@ -365,12 +362,12 @@ def test_a_job_that_needs_a_worker_that_was_just_killed_is_refused(submit, sdk, 
         {**node_row("worker-0", "127.0.0.1", **worker), "port": open_port, "node_id": "w0"},
         {**node_row("worker-1", "127.0.0.1", **worker), "port": closed_port, "node_id": "w1"},
     )
-    assert submit("--overrides=+trainer.nnodes=2 +trainer.n_gpus_per_node=4").is_refusal(
+    assert submit("OVERRIDES=+trainer.nnodes=2 +trainer.n_gpus_per_node=4").is_refusal(
         "The job asks for 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have "
         "4: ask for less, or bring up more with 'make up'."
     )
     assert sdk.submitted == []
-    assert submit("--overrides=+trainer.nnodes=1 +trainer.n_gpus_per_node=4").status == 0  # worker-0 is enough for it
+    assert submit("OVERRIDES=+trainer.nnodes=1 +trainer.n_gpus_per_node=4").status == 0  # worker-0 is enough for it
 
 
 @pytest.mark.parametrize(
@@ -387,7 +384,7 @@ def test_what_must_be_on_one_node_is_compared_with_each_node(submit, ray, sdk, h
     """Before: only the sums were compared, and the job waited for half an hour, with its devices held."""
     workers = (node_row(f"worker-{n}", f"10.0.0.{n + 2}", CPU=64.0, cpu=float(count)) for n, count in enumerate(has))
     ray.has_nodes(node_row("head", "10.0.0.1"), *workers)
-    done = submit("--overrides=+trainer.nnodes={} +trainer.n_gpus_per_node={}".format(*asked))
+    done = submit("OVERRIDES=+trainer.nnodes={} +trainer.n_gpus_per_node={}".format(*asked))
     if whole is None:
         assert done.status == 0
     else:
@@ -402,8 +399,8 @@ def test_the_plan_records_what_the_queue_needs_and_the_job_is_queued(submit, sdk
     sdk.on_submit = lambda **_: queued.extend(path.name for path in shared.queue("c").iterdir())
     queued = []
     done = submit(
-        "--submission-id=me", "--max-running=3",
-        "--overrides=+trainer.nnodes=2 +trainer.n_gpus_per_node=4",
+        "SUBMISSION_ID=me", "MAX_RUNNING=3",
+        "OVERRIDES=+trainer.nnodes=2 +trainer.n_gpus_per_node=4",
     )  # fmt: skip
     assert done.status == 0
     plan = read(shared.jobs / "me" / "config" / "resolved.json")
@@ -414,7 +411,7 @@ def test_the_plan_records_what_the_queue_needs_and_the_job_is_queued(submit, sdk
 
 def test_a_job_that_ray_refused_is_not_queued(submit, sdk, shared):
     sdk.on_submit = raises(RuntimeError("no"))
-    submit("--submission-id=me")
+    submit("SUBMISSION_ID=me")
     assert list(shared.queue("c").iterdir()) == []
 
 
@@ -423,7 +420,7 @@ def test_a_ray_that_accepts_the_request_and_never_answers(submit, sdk, shared, m
     monkeypatch.setattr("verl_regress.cluster.ray_api._SUBMIT_SECONDS", 0.2)
     sdk.on_submit = lambda **_: time.sleep(30)
     began = time.monotonic()
-    outcome = submit("--submission-id=me")
+    outcome = submit("SUBMISSION_ID=me")
     assert time.monotonic() - began < 20
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err == (
@@ -448,7 +445,7 @@ def test_a_snapshot_that_wants_other_packages_is_refused_with_all_of_them(submit
 
 def test_an_allowed_mismatch_is_submitted_with_a_warning_and_recorded(submit, shared):
     wants(shared, "numpy<2", verl_version="0.9.1")
-    outcome = submit("--allow-mismatch", "--submission-id=me")
+    outcome = submit("ALLOW_MISMATCH=1", "SUBMISSION_ID=me")
     problem = "verl 0.9.1 (CODE_ID=codeA) wants numpy<2 (the nodes have 2.4.6)"
     assert outcome.status == 0
     assert outcome.err == (
@@ -477,7 +474,7 @@ def test_an_allowed_mismatch_is_submitted_with_a_warning_and_recorded(submit, sh
 def test_a_snapshot_without_requirements_is_submitted_with_a_warning(submit, shared):
     file = shared.snapshots / "codeA" / snapshot.RECORD_FILE
     write(file, json.dumps({**read(file), "requirements": {"problem": "it has no setup.py"}}))
-    outcome = submit("--submission-id=me")
+    outcome = submit("SUBMISSION_ID=me")
     assert (outcome.status, outcome.err) == (
         0,
         "warning verl 0.7.1 (CODE_ID=codeA) does not say which packages it needs (it has no setup.py): it was "
@@ -490,7 +487,7 @@ def test_a_node_without_a_list_is_refused(submit, shared):
     assert submit().is_refusal(
         "The packages of worker-0 are unknown: run 'make up', which lists them, or set ALLOW_MISMATCH=1."
     )
-    outcome = submit("--allow-mismatch", "--submission-id=me")
+    outcome = submit("ALLOW_MISMATCH=1", "SUBMISSION_ID=me")
     assert outcome.err.startswith("warning The packages of worker-0 are unknown: ALLOW_")
     assert read(shared.jobs / "me" / "config" / "packages.json")["sha256"] is None
 
@@ -513,10 +510,10 @@ def test_the_debugger_needs_debugpy_on_the_workers(submit, shared, ray, sdk):
         *(node_row(name, f"10.0.0.{i}", CPU=8.0, cpu=8.0) for i, name in enumerate(("head", "worker-0", "worker-1")))
     )
     needs = "DEBUGGER={} needs the package debugpy, and {} it: build the node image again ('make build down up'), or install it there."
-    assert submit("--debugger=1").is_refusal(needs.format("1", "worker-0 and worker-1 lack"))
+    assert submit("DEBUGGER=1").is_refusal(needs.format("1", "worker-0 and worker-1 lack"))
     for worker, status in (("worker-0", 2), ("worker-1", 0)):
         has_packages(shared, worker, numpy="2.4.6", debugpy="1.8.22")
-        outcome = submit("--debugger=post-mortem")
+        outcome = submit("DEBUGGER=post-mortem")
         assert outcome.status == status
         assert status == 0 or outcome.is_refusal(needs.format("post-mortem", "worker-1 lacks"))
     assert len(sdk.submitted) == 1
@@ -533,7 +530,7 @@ def test_the_debugger_needs_debugpy_on_the_workers(submit, shared, ray, sdk):
 def test_where_a_job_with_the_debugger_listens_is_said(submit, shared, debugger, host, where):
     for node in ("head", "worker-0"):
         has_packages(shared, node, numpy="2.4.6", debugpy="1.8.22")
-    outcome = submit("--submission-id=me", f"--debugger={debugger}", *([f"--debugger-host={host}"] if host else []))
+    outcome = submit("SUBMISSION_ID=me", f"DEBUGGER={debugger}", *([f"--debugger-host={host}"] if host else []))
     assert outcome.err.splitlines() == [
         "changed submitted me (ppo, code codeA, profile cpu)",
         f"warning me has Ray's debugger on (DEBUGGER={debugger}): a process that waits in a breakpoint listens on {where}, without a "
@@ -547,8 +544,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a fil
 
 def test_ray_tells_the_launcher_whose_the_directory_of_the_job_is(submit, sdk, shared, monkeypatch):
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "1002 1001")
-    assert "VERL_REGRESS_JOB_UIDS" not in submit("--dry-run").out
-    assert submit("--submission-id=me").status == 0
+    assert "VERL_REGRESS_JOB_UIDS" not in submit("DRY_RUN=1").out
+    assert submit("SUBMISSION_ID=me").status == 0
     uids = " ".join(sorted({"0", str(os.geteuid()), "1001", "1002"}))
     assert sdk.submitted[0]["runtime_env"]["env_vars"]["VERL_REGRESS_JOB_UIDS"] == uids
     said = f"{SPEC}env_vars: {{VERL_REGRESS_JOB_UIDS: '4242'}}\n"
@@ -589,7 +586,7 @@ def test_a_job_directory_may_be_of_the_servers_user_or_of_one_that_root_resumes(
     tempfile_of = tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", Squashed)
     job = JobDir(shared.jobs / "me")
-    assert submit("--submission-id=me").status == 0
+    assert submit("SUBMISSION_ID=me").status == 0
     ray.knows({"submission_id": "me", "status": "FAILED"})
     job.write_state("ended", {"exit_code": 1, "reason": "the trainer ended"})
     assert run("retry", "me").is_refusal(of_another("JOB=me", job.path, "submit a job of your own", uid=1001))
@@ -608,14 +605,14 @@ def test_a_folder_on_pythonpath_that_another_user_can_change_is_refused(submit, 
     write(folder / "inner" / "module.py", "")
     (folder / "link.py").symlink_to("nowhere")
     spec = f"{SPEC}env_vars: {{PYTHONPATH: '/elsewhere:${{shared_root}}/user/code/mine'}}\n"
-    assert submit("--dry-run", spec=spec).status == 0
+    assert submit("DRY_RUN=1", spec=spec).status == 0
     os.chown(folder / theirs, 4242, 4242, follow_symlinks=False)
     part = folder / theirs if theirs else folder
     assert submit(spec=spec).is_refusal(
         of_another(f"PYTHONPATH={folder} (from my/ppo.yaml)", part, "name a folder of your own")
     )
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
-    assert submit("--submission-id=me", spec=spec).status == 0
+    assert submit("SUBMISSION_ID=me", spec=spec).status == 0
     assert read(shared.jobs / "me" / "config" / "resolved.json")["code_dirs"][0] == str(folder)
 
 
@@ -637,14 +634,14 @@ def test_a_folder_on_pythonpath_whose_mode_lets_others_change_it_is_refused(subm
     )
     folder.chmod(0o1777)
     part.chmod(0o1777 if part.is_dir() else 0o644)
-    assert submit("--dry-run", spec=spec).status == 0
+    assert submit("DRY_RUN=1", spec=spec).status == 0
 
 
 @as_root
 @pytest.mark.parametrize(
     ("args", "spec", "origin"),
     [
-        (["--code-id=codeB"], SPEC, "the command line"),
+        (["CODE_ID=codeB"], SPEC, "the command line"),
         ([], f"{SPEC}code_id: codeB\n", "my/ppo.yaml"),
     ],
 )
@@ -675,7 +672,7 @@ def test_a_cache_of_hugging_face_that_another_user_can_change_is_refused(
     os.chown(home, 4242, 4242)
     assert submit(spec=spec).is_refusal(of_another(f"{name}={home} (from {origin})", home, "let its owner remove it"))
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
-    assert submit("--dry-run", spec=spec).status == 0
+    assert submit("DRY_RUN=1", spec=spec).status == 0
 
 
 @pytest.mark.slow
@@ -705,8 +702,8 @@ def test_what_verls_config_names_is_refused_if_another_user_can_change_it(
     if not place.exists():
         write(place, "import helper\n")
     write(mine / "model" / "config.json", "{}")
-    said = f"--overrides=trainer.resume_mode=resume_path ++{key}={place}"
-    assert submit("--submission-id=me", said).status == 0
+    said = f"OVERRIDES=trainer.resume_mode=resume_path ++{key}={place}"
+    assert submit("SUBMISSION_ID=me", said).status == 0
     listed = [each["path"] for each in read(shared.jobs / "me" / "config" / "resolved.json")["inputs"]]
     assert str(place) in listed
     os.chown(part, 4242, 4242)
@@ -718,7 +715,7 @@ def test_what_verls_config_names_is_refused_if_another_user_can_change_it(
     group = "TRUSTED_UIDS=group if you trust all of SHARED_GROUP, or name one of your own"
     assert submit(said).is_refusal(of_another(named, part, group))
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", ":42000")
-    assert submit("--submission-id=again", said).status == 0
+    assert submit("SUBMISSION_ID=again", said).status == 0
     assert ":42000" in read(shared.jobs / "again" / "config" / "resolved.json")["trusted_uids"]
 
 
@@ -731,9 +728,9 @@ def test_a_model_of_the_hub_is_checked_where_its_cache_has_it(submit, shared, ca
     theirs = write(model / "snapshots" / "abc" / "modeling.py", "")
     os.chown(theirs, 4242, 4242)
     key = "actor_rollout_ref.model.path"
-    assert submit("--dry-run", f"--overrides={key}=org/other").status == 0
-    assert submit(f"--overrides={key}=org/name").is_refusal(
+    assert submit("DRY_RUN=1", f"OVERRIDES={key}=org/other").status == 0
+    assert submit(f"OVERRIDES={key}=org/name").is_refusal(
         of_another(f"{key}=org/name (from OVERRIDES)", theirs, "name one of your own")
     )
     os.chown(theirs, 0, 0)
-    assert submit("--dry-run", f"--overrides={key}=org/name").status == 0
+    assert submit("DRY_RUN=1", f"OVERRIDES={key}=org/name").status == 0

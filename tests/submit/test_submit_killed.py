@@ -55,7 +55,7 @@ def killed(submit, ray, sdk, shared):
         if pid == 0:
             try:
                 sys.addaudithook(Killer(shared.jobs, number))
-                os._exit(submit(f"--submission-id={name}").status)
+                os._exit(submit(f"SUBMISSION_ID={name}").status)
             finally:
                 os._exit(99)
         _, status = os.waitpid(pid, 0)
@@ -84,7 +84,7 @@ def _state_after(name, whole, submit, run, ray, shared):
     job, details = JobDir(shared.jobs / name), RayApi(ray.address).job(name)
     if not job.path.exists():
         assert details is None
-        assert submit(f"--submission-id={name}").status == 0
+        assert submit(f"SUBMISSION_ID={name}").status == 0
         return "nothing"
     is_whole = job.config.is_dir() and {path.name for path in job.config.iterdir()} >= whole
     judgement = status_of(job, details)
@@ -101,7 +101,7 @@ def _state_after(name, whole, submit, run, ray, shared):
 
 def _is_refused(submit, name, job):
     """The same id again: refused, with the cure, and nothing is changed."""
-    assert submit(f"--submission-id={name}").is_refusal(
+    assert submit(f"SUBMISSION_ID={name}").is_refusal(
         f"submission_id '{name}' is taken: {job.path} exists and is never reused; give another one, or leave it out to get a generated one."
     )
 

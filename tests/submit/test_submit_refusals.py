@@ -155,19 +155,19 @@ def test_a_ray_base_config_that_cannot_be_used(submit, base, sentence):
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["--submission-id="], f"submission_id '' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
+        (["SUBMISSION_ID="], f"submission_id '' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
         (
-            ["--submission-id=../x"],
+            ["SUBMISSION_ID=../x"],
             f"submission_id '../x' (from SUBMISSION_ID on the command line) is not usable: {ID}",
         ),
-        (["--submission-id=a b"], f"submission_id 'a b' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
+        (["SUBMISSION_ID=a b"], f"submission_id 'a b' (from SUBMISSION_ID on the command line) is not usable: {ID}"),
         (
-            ["--submission-id=" + "a" * 300],
+            ["SUBMISSION_ID=" + "a" * 300],
             f"submission_id '{'a' * 40}… (300 characters)' (from SUBMISSION_ID on the command line) is not usable: {ID}",
         ),
-        (["--overrides=word"], f"The override 'word' (from OVERRIDES) {NOT_HYDRA[:-1]}{MAKE}"),
+        (["OVERRIDES=word"], f"The override 'word' (from OVERRIDES) {NOT_HYDRA[:-1]}{MAKE}"),
         (
-            ["--overrides=trainer.default_local_dir=/x"],
+            ["OVERRIDES=trainer.default_local_dir=/x"],
             f"The override 'trainer.default_local_dir=/x' (from OVERRIDES) {FIXED}",
         ),
         (
@@ -183,7 +183,7 @@ def test_a_command_line_that_cannot_be_used(submit, args, sentence):
 def test_a_code_id_without_a_snapshot_says_which_exist(submit, shared):
     cure = "make one with 'make snapshot CODE_ID=codeX VERL_SOURCE=…' or use one of: codeA, codeB."
     for args, spec, code_id, origin in (
-        (["--code-id=codeX"], SPEC, "codeA", "the command line"),
+        (["CODE_ID=codeX"], SPEC, "codeA", "the command line"),
         ([], f"{SPEC}code_id: codeX\n", "codeA", FILE),
         ([], f"{SPEC}code_path: {shared.snapshots}/codeX\n", "codeA", FILE),
         ([], SPEC, "codeX", "the knob CODE_ID"),
@@ -209,8 +209,8 @@ def test_another_shared_root(submit, shared):
 
 
 def test_a_workload_and_a_jobspec_for_another(submit):
-    assert submit("--workload=ppo").status == 0
-    assert submit("--workload=sft").is_refusal(
+    assert submit("WORKLOAD=ppo").status == 0
+    assert submit("WORKLOAD=sft").is_refusal(
         f"WORKLOAD=sft (from the command line or environment), but {FILE} is for ppo: leave one of them out."
     )
 
@@ -274,13 +274,16 @@ def test_inputs_found_by_the_property_tests(submit, spec, sentence):
 
 
 def test_a_value_that_argparse_would_lose(submit):
-    assert submit("--code-id=--").is_refusal(
-        "--code-id=-- on the command line is not usable: '--' is not a value of --code-id."
-    )
+    assert submit("--via=--").is_refusal("--via=-- on the command line is not usable: '--' is not a value of --via.")
+
+
+def test_a_knob_that_is_not_utf8_is_refused_by_its_name(submit):
+    sentence = "SUBMISSION_ID=a\\udcff (from the command line or environment) is not UTF-8: write it in UTF-8."
+    assert submit("SUBMISSION_ID=a\udcff").is_refusal(sentence)
 
 
 def test_an_overrides_file_that_is_not_utf8_is_refused_by_its_name(submit):
-    refused = submit("--overrides-name=my/o.txt", overrides=b"a=\xff\n")
+    refused = submit("OVERRIDES_FILE=my/o.txt", overrides=b"a=\xff\n")
     assert refused.is_refusal("my/o.txt is not UTF-8 (byte 2): save it as UTF-8.")
 
 
@@ -300,7 +303,7 @@ def test_more_than_linux_passes_to_a_process_is_refused(submit, ray, more):
         "long values into files on the shared root, and give their paths instead.\n"
     )
     two = ", ".join(f"A{number}: {'x' * 60_000}" for number in range(2))
-    assert submit("--dry-run", spec=f"{SPEC}env_vars: {{{two}}}\n").status == 0
+    assert submit("DRY_RUN=1", spec=f"{SPEC}env_vars: {{{two}}}\n").status == 0
 
 
 def test_a_changed_snapshot_is_refused_before_training(submit, shared, ray):
@@ -308,7 +311,7 @@ def test_a_changed_snapshot_is_refused_before_training(submit, shared, ray):
     (target / "verl" / "trainer" / "main_ppo.py").write_text(f"{TRAINER}# and more\n")
     for args, spec, origin in (
         ([], SPEC, "the knob CODE_ID"),
-        (["--code-id=codeA"], SPEC, "the command line"),
+        (["CODE_ID=codeA"], SPEC, "the command line"),
         ([], f"{SPEC}code_id: codeA\n", FILE),
     ):
         outcome = submit(*args, spec=spec)
@@ -317,4 +320,4 @@ def test_a_changed_snapshot_is_refused_before_training(submit, shared, ray):
             f"error   CODE_ID=codeA (from {origin}) was changed after it was made ({target}: tree HASH, recorded HASH): remove it (chmod -R u+w "
             f"{target} && rm -rf {target}) and make it again with 'make snapshot CODE_ID=codeA VERL_SOURCE=pypi:0.7.1'.\n"
         )
-    assert submit("--dry-run", "--code-id=codeB").status == 0
+    assert submit("DRY_RUN=1", "CODE_ID=codeB").status == 0

@@ -84,14 +84,14 @@ def _run(root: SharedRoot, args: argparse.Namespace) -> int:
     try:
         secrets = {spec: secret_files.read_values(sys.stdin.buffer) for spec in args.spec_name}
         members = {f"job_spec{number}": spec for number, spec in enumerate(args.spec_name)}
-        texts = submit.read_stream({**members, submit.BASE: args.base_name, _SUITE: args.name})
+        texts = submit.read_stream({**members, submit.BASE: args.knobs["RAY_BASE_CONFIG"], _SUITE: args.name})
         if args.attached:
             watch.leave_with_the_listener(busy)
         requests = {
             spec: submit.request_of(args, spec, texts[member], {submit.BASE: texts[submit.BASE]})
             for member, spec in members.items()
         }
-        material = Material(requests, secrets, args.deadlines, args.image or None, args.allow_mismatch)
+        material = Material(requests, secrets, args.deadlines, args.image or None, args.knobs.is_on("ALLOW_MISMATCH"))
         session = Session(root.sessions / args.session) if args.session else _begin(root, args, texts[_SUITE])
         print(f"session {session.path.name}", flush=True)
         with _alone(session, args.caller):
@@ -125,7 +125,9 @@ def _drive(driver: Driver, args: argparse.Namespace) -> str:
     begin = session.read("begin") or {}
     if not args.again:
         codes = begin["codes"]
-        say.step(f"regression session {session.path} (profile {args.profile}): A is {codes['A']}, B is {codes['B']}")
+        say.step(
+            f"regression session {session.path} (profile {args.knobs['PROFILE']}): A is {codes['A']}, B is {codes['B']}"
+        )
     deps.use("judge")  # only the head has them
     while (following := _next(root, session, driver.suite, args.budget)) is not None:
         stopped = driver.make(following)
@@ -158,7 +160,7 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str) -> Session:
             "begin",
             {
                 "profile": args.profile_title,
-                "cluster": args.cluster,
+                "cluster": args.knobs["CLUSTER_NAME"],
                 "only": sorted(_chosen(args)),
                 "suite": suite.recorded(),
                 "codes": codes,

@@ -20,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of `submit`, and the knobs that decide what the cluster is made of."""
     submit.add_arguments(parser)
     parser.add_argument("--to", required=True, choices=sorted(FORMATS), help="the knob TO")
-    parser.add_argument("--given", action="append", default=[], help="a word of the command that was typed")
     parser.add_argument("--volume", required=True, help="the knob EXPORT_VOLUME, or its default")
     parser.add_argument("--image", required=True, help="the node image")
     parser.add_argument("--user", required=True, help="uid:gid of the nodes")
@@ -59,11 +58,18 @@ def run(args: argparse.Namespace) -> int:
     with uncollected(root):
         planned = plan.make(root, request)
     submit.say_left_out(planned)
-    export = Export.from_plan(planned, site, args.given, metadata.version("ray"), chosen.LONGEST)
+    export = Export.from_plan(
+        planned,
+        site,
+        [f"{name}={value}" for name, value in args.knobs.typed().items()],
+        metadata.version("ray"),
+        chosen.LONGEST,
+    )
     print(chosen.render(export), end="")
     return 0
 
 
 def _site(args: argparse.Namespace) -> Site:
-    given = {**vars(args), "environment": dict(args.variables)}
+    more = {"environment": dict(args.variables), "gpus_per_worker": int(args.knobs["GPUS_PER_WORKER"])}
+    given = {**vars(args), **more}
     return Site(**{field.name: given[field.name] for field in fields(Site)})

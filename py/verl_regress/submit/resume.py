@@ -16,12 +16,13 @@ import yaml
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput
 from verl_regress.base.files import read_text
+from verl_regress.base.knobs import Knobs
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import need
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
 from verl_regress.jobs.status import status_of
-from verl_regress.plan import overrides, plan, request
+from verl_regress.plan import plan, request
 from verl_regress.plan.request import Attempt
 from verl_regress.secrets import secret_files
 from verl_regress.store.retention import uncollected
@@ -33,9 +34,6 @@ _OVERRIDES = "overrides"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`resume JOB`, `retry JOB`, with further overrides as `submit` takes them."""
     find.add_job(parser)
-    parser.add_argument(
-        "--cluster", help="the knob CLUSTER_NAME, where the attempt runs; by default where the one before it ran"
-    )
     submit.add_shared_arguments(parser)
 
 
@@ -82,27 +80,28 @@ def _begin(
     _need_own(asked)
     attempt = Attempt(newest.numbered(newest.attempt + 1), parent or asked, checkpoint)
     earlier = request.of_job(asked)
-    if args.cluster is not None:  # each allocation of Slurm has its own cluster
-        earlier = replace(earlier, defaults=replace(earlier.defaults, cluster=args.cluster))
+    knobs: Knobs = args.knobs
+    if knobs["CLUSTER_NAME"]:  # each allocation of Slurm has its own cluster
+        earlier = replace(earlier, defaults=replace(earlier.defaults, cluster=knobs["CLUSTER_NAME"]))
     values = secret_files.read_values(sys.stdin.buffer) if args.secrets else {}
-    name = args.overrides_name
-    text = submit.read_stream({_OVERRIDES: name})[_OVERRIDES] if name is not None else ""
+    file = knobs["OVERRIDES_FILE"]
+    text = submit.read_stream({_OVERRIDES: file})[_OVERRIDES] if file else ""
     said = replace(
         earlier.said,
-        overrides=(*earlier.said.overrides, *overrides.of_command_line(name, text, args.overrides)),
-        plain_secrets=earlier.said.plain_secrets or args.allow_plain_secrets,
-        debugger=args.debugger,
+        overrides=(*earlier.said.overrides, *submit.said_overrides(knobs, text)),
+        plain_secrets=earlier.said.plain_secrets or knobs.is_on("ALLOW_PLAIN_SECRETS"),
+        debugger=submit.debugger_of(knobs),
         debugger_host=args.debugger_host,
     )
     planned = plan.make(SharedRoot(args.shared_root), replace(earlier, said=said, attempt=attempt, owner=args.owner))
     _need_steps_left(planned, attempt, args.job)
     submit.say_left_out(planned)
-    if args.dry_run:
+    if knobs.is_on("DRY_RUN"):
         submit.print_plan(planned)
         return 0
     api = RayApi(planned.driver.address)
     _need_over(newest, api)
-    submit.send(planned, api, "sdk", values, announce=args.announce, allow_mismatch=args.allow_mismatch)
+    submit.send(planned, api, "sdk", values, announce=args.announce, allow_mismatch=knobs.is_on("ALLOW_MISMATCH"))
     where = f"{attempt.checkpoint} (step {attempt.step})" if attempt.checkpoint else "the beginning"
     say.info(
         f"attempt {attempt.job_dir.attempt} of {attempt.job_dir.submission_id}, as asked for {asked.ray_id}, from {where}"

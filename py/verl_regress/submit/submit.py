@@ -17,6 +17,7 @@ from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.files import as_json, write_atomically
 from verl_regress.base.jobspec import JobSpec
+from verl_regress.base.knobs import Knobs
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import trusted
 from verl_regress.cluster import nodes, packages
@@ -24,6 +25,7 @@ from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import debug
 from verl_regress.jobs.status import submission_of
 from verl_regress.plan import overrides, plan
+from verl_regress.plan.overrides import Override
 from verl_regress.plan.request import CommandLine, Defaults, Request
 from verl_regress.secrets import secret_files
 from verl_regress.store import mismatch
@@ -43,37 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     """All but the name of the JobSpec, of which a session has several."""
-    parser.add_argument("--base-name", required=True, help="the Ray base config's file as the user knows it")
-    parser.add_argument("--workload", help="command line's WORKLOAD, where it also names a JobSpec")
-    parser.add_argument("--code-id", help="command line's CODE_ID")
-    parser.add_argument("--submission-id", help="command line's SUBMISSION_ID")
-    parser.add_argument("--profile", required=True, help="the profile's name")
-    parser.add_argument(
-        "--cluster", required=True, help="the knob CLUSTER_NAME: whose queue the job waits in, whose secrets it has"
-    )
-    parser.add_argument("--max-running", type=int, help="the knob MAX_RUNNING")
-    parser.add_argument("--workers", dest="worker_count", type=int, default=1, help="the knob WORKERS")
-    parser.add_argument("--gpus-per-worker", type=int, default=1, help="the knob GPUS_PER_WORKER")
-    parser.add_argument("--default-model", required=True, help="the knob MODEL")
-    parser.add_argument("--default-dataset", required=True, help="the knob DATASET")
-    parser.add_argument("--default-code-id", required=True, help="the knob CODE_ID's default")
-    parser.add_argument("--deterministic", action="store_true", help="the knob DETERMINISTIC")
-    parser.add_argument("--seed", type=int, help="the knob TRAIN_SEED")
     parser.add_argument("--perturbed", action="store_true", help="change the last bit of each gradient")
     parser.add_argument("--via", choices=("sdk", "cli"), default="sdk", help="Ray's Python SDK, or `ray job submit`")
     add_shared_arguments(parser)
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that `submit`, `resume` and `retry` have in common."""
-    parser.add_argument("--overrides-name", help="the command line's OVERRIDES_FILE; its text comes as a tar on stdin")
-    parser.add_argument("--overrides", default="", help="the command line's OVERRIDES")
+    """The arguments that `submit`, `resume` and `retry` have in common; OVERRIDES_FILE comes as a tar on stdin."""
+    parser.add_argument("--knobs", type=Knobs.parse, required=True, metavar="JSON", help="all that are set")
     parser.add_argument("--secrets", action="store_true", help="the secrets' values come in front of the tar stream")
     parser.add_argument("--announce", action="store_true", help="print the id when its directory is reserved, too")
-    parser.add_argument("--allow-mismatch", action="store_true", help="submit though the nodes' packages do not fit")
-    parser.add_argument("--allow-plain-secrets", action="store_true", help="the knob ALLOW_PLAIN_SECRETS")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, create nothing")
-    parser.add_argument("--debugger", choices=("1", "post-mortem"), help="the knob DEBUGGER")
     parser.add_argument("--debugger-host", metavar="IP", help="where debugpy listens; the node's address, if left out")
 
 
@@ -85,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     with uncollected(root):
         planned = plan.make(root, request)
         say_left_out(planned)
-        if args.dry_run:
+        if args.knobs.is_on("DRY_RUN"):
             print_plan(planned)
             return 0
         send(
@@ -94,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             args.via,
             values,
             announce=args.announce,
-            allow_mismatch=args.allow_mismatch,
+            allow_mismatch=args.knobs.is_on("ALLOW_MISMATCH"),
         )
     print(planned.job.submission_id)
     return 0
@@ -102,46 +83,58 @@ def run(args: argparse.Namespace) -> int:
 
 def read_request(args: argparse.Namespace) -> Request:
     """The request in the arguments and on stdin. Raises BadInput."""
-    names = {_SPEC: args.spec_name, BASE: args.base_name}
-    if args.overrides_name is not None:
-        names[_OVERRIDES] = args.overrides_name
+    names = {_SPEC: args.spec_name, BASE: args.knobs["RAY_BASE_CONFIG"]}
+    if args.knobs["OVERRIDES_FILE"]:
+        names[_OVERRIDES] = args.knobs["OVERRIDES_FILE"]
     texts = read_stream(names)
     return request_of(args, args.spec_name, texts[_SPEC], texts)
 
 
 def request_of(args: argparse.Namespace, spec_name: str, spec_text: str, texts: Mapping[str, str]) -> Request:
     """The request in the arguments for this JobSpec; `texts` are the other members of the stream. Raises BadInput."""
+    knobs: Knobs = args.knobs
     spec = JobSpec.from_document(documents.parse(spec_text, spec_name, "jobspec"))
-    if args.workload not in (None, spec.workload):
+    workload = knobs.typed().get("WORKLOAD") if knobs["JOBSPEC"] else None
+    if workload not in (None, spec.workload):
         raise BadInput(
-            f"WORKLOAD={args.workload} (from the command line or environment), but {spec.origin} is for {spec.workload}: leave one of them out."
+            f"WORKLOAD={workload} (from the command line or environment), but {spec.origin} is for {spec.workload}: leave one of them out."
         )
     return Request(
         spec=spec,
-        base=BaseConfig.from_document(documents.parse(texts[BASE], args.base_name, "base_config")),
+        base=BaseConfig.from_document(documents.parse(texts[BASE], knobs["RAY_BASE_CONFIG"], "base_config")),
         said=CommandLine(
-            code_id=args.code_id,
-            submission_id=args.submission_id,
-            overrides=overrides.of_command_line(args.overrides_name, texts.get(_OVERRIDES, ""), args.overrides),
-            deterministic=args.deterministic,
-            seed=args.seed,
+            code_id=knobs.given("CODE_ID"),
+            submission_id=knobs.given("SUBMISSION_ID"),
+            overrides=said_overrides(knobs, texts.get(_OVERRIDES, "")),
+            deterministic=knobs.is_on("DETERMINISTIC"),
+            seed=knobs.number("TRAIN_SEED"),
             perturbed=args.perturbed,
-            plain_secrets=args.allow_plain_secrets,
-            debugger=args.debugger,
+            plain_secrets=knobs.is_on("ALLOW_PLAIN_SECRETS"),
+            debugger=debugger_of(knobs),
             debugger_host=args.debugger_host,
         ),
         defaults=Defaults(
-            profile=args.profile,
-            model=args.default_model,
-            dataset=args.default_dataset,
-            code_id=args.default_code_id,
-            cluster=args.cluster,
-            max_running=args.max_running,
-            workers=args.worker_count,
-            gpus_per_worker=args.gpus_per_worker,
+            profile=knobs["PROFILE"],
+            model=knobs["MODEL"],
+            dataset=knobs["DATASET"],
+            code_id=knobs["CODE_ID"],
+            cluster=knobs["CLUSTER_NAME"],
+            max_running=knobs.number("MAX_RUNNING"),
+            workers=int(knobs["WORKERS"]),
+            gpus_per_worker=int(knobs["GPUS_PER_WORKER"]),
         ),
         owner=args.owner,
     )
+
+
+def said_overrides(knobs: Knobs, text: str) -> tuple[Override, ...]:
+    """Those of OVERRIDES_FILE, whose text this is, and of OVERRIDES. Raises BadInput."""
+    return overrides.of_command_line(knobs["OVERRIDES_FILE"] or None, text, knobs["OVERRIDES"])
+
+
+def debugger_of(knobs: Knobs) -> str | None:
+    """The knob DEBUGGER; None if it is off."""
+    return None if knobs["DEBUGGER"] in ("", "0") else knobs["DEBUGGER"]
 
 
 def say_left_out(planned: plan.Plan) -> None:

@@ -36,7 +36,7 @@ def submitter():
             words = (path / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if b"submit" in words and f"--submission-id={name}".encode() in words:
+        if b"submit" in words and any(f'"SUBMISSION_ID":["{name}"'.encode() in word for word in words):
             return int(path.name)
 
 end = time.monotonic() + 60

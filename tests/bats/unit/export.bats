@@ -51,10 +51,12 @@ refused() {
   sandbox::run TO=kuberay WORKLOAD=grpo OVERRIDES='a=1 b=2' NODE_IMAGE=node:1 CLUSTER_NAME=my_own scripts/46_export.sh
   assert_status 0
   assert_line 'the file'
-  for word in --to=kuberay --spec-name=jobspecs/grpo.yaml '--overrides=a=1 b=2' --image=node:1 --user=1000:1001 --volume=my-own-shared \
-    --worker=0,1,2,3 --worker=4,5,6,7 --worker-cpus=64 '--worker-resources={"worker_node": 100, "cpu": 4}' --deadlines=300,900,900,60 \
-    --given=TO=kuberay --given=WORKLOAD=grpo '--given=OVERRIDES=a=1 b=2'; do
+  for word in --to=kuberay --spec-name=jobspecs/grpo.yaml --image=node:1 --user=1000:1001 --volume=my-own-shared \
+    --worker=0,1,2,3 --worker=4,5,6,7 --worker-cpus=64 '--worker-resources={"worker_node": 100, "cpu": 4}' --deadlines=300,900,900,60; do
     is_sent "$word"
+  done
+  for knob in TO:kuberay WORKLOAD:grpo 'OVERRIDES:a=1 b=2'; do
+    grep -qF -- "\"${knob%%:*}\":[\"${knob#*:}\",\"the command line or environment\"]" "${BOX}/words" || fail "$knob"
   done
   [[ $(tar -tf "${BOX}/stream" | paste -sd' ') == 'job_spec ray_config' ]]
   ! grep -q -- '--worker-env' "${BOX}/words" || fail 'the profile cpu passes no environment'

@@ -17,9 +17,15 @@ setup() {
 SH
 }
 
-# sent [OPTION]: the values that the submission got for that option; without one, its options.
+# sent [OPTION | KNOB]: the values that the submission got for that option or knob; without one, its options.
 sent() {
   local word
+  if [[ ${1-} == [A-Z]* ]]; then
+    "${REPO}/.venv/bin/python" -c 'import json, sys
+knobs = next(word[8:] for word in open(sys.argv[1]).read().split("\0") if word.startswith("--knobs="))
+print(json.loads(knobs, strict=False).get(sys.argv[2], [""])[0], end=".")' "${BOX}/words" "$1"
+    return
+  fi
   while IFS= read -r -d '' word; do
     [[ $# -gt 0 || $word != --* ]] || printf '%s ' "${word%%=*}"
     [[ $# == 0 || $word != "$1="* ]] || printf '%s.' "${word#*=}" # the dot keeps newlines at the end
@@ -31,7 +37,7 @@ sent() {
   printf 'snapshot::ensure() { echo "$1 of $2"; }\n' >>"${HERE}/scripts/lib/snapshot.bash"
   sandbox::run CODE_ID=auto VERL_SOURCE=path:/my/verl scripts/44_submit_sdk.sh
   assert_status 0
-  [[ $(sent --code-id) == 'verl-{tree} of path:/my/verl.' ]] || fail "$(sent --code-id)"
+  [[ $(sent CODE_ID) == 'verl-{tree} of path:/my/verl.' ]] || fail "$(sent CODE_ID)"
   sandbox::run CODE_ID=auto VERL_SOURCE=path:/my/verl scripts/31_snapshot_verl_code.sh
   assert_line 'verl-{tree} of path:/my/verl'
   # What cannot be taken is not submitted with the code of another job.
@@ -55,10 +61,11 @@ sent() {
     read -ra words <<<"$script"
     sandbox::run DETERMINISTIC=yes TRAIN_SEED=0 ALLOW_PLAIN_SECRETS=1 "scripts/${words[0]}.sh" "${words[@]:1}"
     assert_status 0
-    [[ $(sent) == *' --deterministic '* && $(sent) == *' --allow-plain-secrets '* && $(sent --seed) == 0. ]] || fail "$script"
+    [[ $(sent DETERMINISTIC) == 1. && $(sent ALLOW_PLAIN_SECRETS) == 1. && $(sent TRAIN_SEED) == 0. ]] || fail "$script"
     sandbox::run DETERMINISTIC=no SEED=5 PERTURBED=1 "scripts/${words[0]}.sh" "${words[@]:1}"
     assert_status 0
-    [[ $(sent) == *' --profile '* && ! $(sent) =~ --(deterministic|seed|allow|perturbed) ]] || fail "${script} without"
+    [[ $(sent DETERMINISTIC)$(sent ALLOW_PLAIN_SECRETS)$(sent TRAIN_SEED) == ... ]] || fail "${script} without"
+    [[ $(sent PROFILE) == cpu. && $(sent) != *--perturbed* ]] || fail "${script} without"
   done
 }
 
@@ -90,8 +97,8 @@ hostile() {
     sandbox::run "OVERRIDES=${value}" "SUBMISSION_ID=${value}" "CODE_ID=${value}" "MODEL=${value}" "DATASET=${value}" \
       "OVERRIDES_FILE=${BOX}/over" scripts/44_submit_sdk.sh "$spec"
     assert_status 0
-    for option in --overrides --submission-id --code-id --default-model --default-dataset; do
-      [[ $(sent "$option") == "${value}." ]] || fail "${option}: '$(sent "$option")' is not '${value}.'"
+    for knob in OVERRIDES SUBMISSION_ID CODE_ID MODEL DATASET; do
+      [[ $(sent "$knob") == "${value}." ]] || fail "${knob}: '$(sent "$knob")' is not '${value}.'"
     done
     [[ $(sent --spec-name) == "${spec}." ]] || fail 'another name of the JobSpec'
     diff "$spec" <(tar -xOf "${BOX}/stream" job_spec)
