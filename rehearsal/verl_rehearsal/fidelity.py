@@ -1,6 +1,6 @@
 """Did the rehearsal train what it sampled from? Reads what a finished run has recorded:
 
-    python -m verl_rehearsal.fidelity ppo|grpo|sft METRICS REPORTS [--one-machine]
+    python -m verl_rehearsal.fidelity ppo|grpo|sft METRICS REPORTS [--one-machine] [--on-gpu]
 
 METRICS is the file of verl's logger "file" (VERL_FILE_LOGGER_PATH), REPORTS the run's directory VERL_REHEARSAL_REPORTS.
 
@@ -22,6 +22,7 @@ from typing import Any
 
 CORRELATION = "training/rollout_actor_probs_pearson_corr"  # verl.utils.debug.metrics, verl 0.7.1 to 0.9.1
 MIN_CORRELATION = 0.999
+MIN_CORRELATION_ON_GPU = 0.99  # vLLM's kernels are not the trainer's; on an H100 it was 0.99999
 MIN_LEARNING_RATE = 1e-4  # below it the weights hardly move, and a stale rollout would pass
 MIN_GRADIENT = 0.01  # the smallest in a sound rehearsal was 0.8; GRPO without advantages has about 0
 MIN_SHARE = 0.5  # of the steps with a gradient, and of the groups whose answers differ
@@ -77,6 +78,23 @@ def check(workload: str, metrics: Path, reports: Path, *, one_machine: bool = Fa
             yield _groups(samples)
 
 
+def check_on_gpu(workload: str, metrics: Path) -> Iterator[Check]:
+    """Yield the checks of a run on GPUs, where no hook reports: those for which verl's metrics are enough. Raises as `check` does."""
+    kind = KINDS[workload]
+    steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()] if metrics.is_file() else []
+    for gradient in kind.gradients.values():
+        yield _gradient(steps, gradient, least=0.0)
+    if kind.samples:
+        values = _values(steps, CORRELATION)
+        there = sum(value >= MIN_CORRELATION_ON_GPU for value in values)
+        yield Check(
+            len(steps) > 0 and there == len(steps),
+            f"rollout_actor_probs_pearson_corr at least {MIN_CORRELATION_ON_GPU}: {there} of {len(steps)} steps "
+            f"(lowest {min(values, default=math.nan):.6f}, wanted: all)",
+        )
+        yield _reward(steps)
+
+
 def _correlation(steps: list[dict[str, Any]]) -> Iterator[Check]:
     nothing: dict[str, Any] = {"step": "none", "data": {}}
     for step in (steps or [nothing])[:1] + (steps or [nothing])[-1:]:
@@ -117,12 +135,12 @@ def _placement(reports: list[dict[str, Any]], *, one_machine: bool) -> Check:
     return Check(whole and len(set(places.values())) == machines, f"training actors, {wanted}: {shown}")
 
 
-def _gradient(steps: list[dict[str, Any]], metric: str) -> Check:
+def _gradient(steps: list[dict[str, Any]], metric: str, least: float = MIN_GRADIENT) -> Check:
     norms = _values(steps, metric)
-    there = sum(math.isfinite(norm) and norm >= MIN_GRADIENT for norm in norms)
+    there = sum(math.isfinite(norm) and norm >= least and norm > 0 for norm in norms)
     return Check(
         len(norms) > 0 and there >= MIN_SHARE * len(norms),
-        f"{metric} at least {MIN_GRADIENT:g}: {there} of {len(norms)} steps (wanted: at least half)",
+        f"{metric} {f'at least {least:g}' if least else 'above 0'}: {there} of {len(norms)} steps (wanted: at least half)",
     )
 
 
@@ -180,7 +198,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("metrics", type=Path, help="the file of verl's logger 'file'")
     parser.add_argument("reports", type=Path, help="the directory that VERL_REHEARSAL_REPORTS named")
     parser.add_argument("--one-machine", action="store_true", help="the training actors shared a machine")
-    checks = list(check(**vars(parser.parse_args(argv))))
+    parser.add_argument("--on-gpu", action="store_true", help="not a rehearsal: check what verl's metrics show")
+    asked = parser.parse_args(argv)
+    if asked.on_gpu:
+        checks = list(check_on_gpu(asked.workload, asked.metrics))
+    else:
+        checks = list(check(asked.workload, asked.metrics, asked.reports, one_machine=asked.one_machine))
     good = sum(one.passed for one in checks)
     for one in (*checks, Check(good == len(checks), f"fidelity: {good} of {len(checks)} checks passed")):
         print(f"{'ok' if one.passed else 'FAIL':<8}{one.seen}")

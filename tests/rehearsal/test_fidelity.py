@@ -182,3 +182,24 @@ def test_a_run_without_files(main, capsys):
     printed = capsys.readouterr().out
     assert "ok " not in printed
     assert printed.count("FAIL") == 12
+
+
+GPU = {"step": 1, "data": RL | {"actor/grad_norm": 0.002}}
+
+
+@pytest.mark.parametrize(
+    ("change", "fails"),
+    [
+        ({}, ""),
+        ({fidelity.CORRELATION: 0.98}, "rollout_actor_probs_pearson_corr"),
+        ({fidelity.CORRELATION: None}, "rollout_actor_probs_pearson_corr"),
+        ({"actor/grad_norm": 0.0}, "actor/grad_norm"),
+        ({"critic/score/max": 0.0}, "critic/score"),
+    ],
+)
+def test_a_job_on_gpus_is_checked_by_its_metrics(main, tmp_path, capsys, change, fails):
+    data = {key: value for key, value in (GPU["data"] | change).items() if value is not None}
+    write(tmp_path / "metrics.jsonl", json.dumps(GPU | {"data": data}) + "\n")
+    assert main("ppo", "--on-gpu") == (9 if fails else 0)
+    failed = [line for line in capsys.readouterr().out.splitlines()[:-1] if line.startswith("FAIL")]
+    assert [line.split()[1] for line in failed] == ([fails] if fails else [])
