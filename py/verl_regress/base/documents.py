@@ -16,7 +16,27 @@ _MOST = 100_000  # values: a few lines of YAML aliases make gigabytes of them
 
 
 class _PlainYaml(yaml.SafeLoader):
-    """YAML's safe loader, for which every key is text (YAML reads NO and 1 as other types) and occurs once."""
+    """YAML's safe loader, for which every key is text (YAML reads NO and 1 as other types) and occurs once, and aliases make a limited
+    number of values."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._values = 0
+        self._of_anchor: dict[str | None, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event, before = self.peek_event(), self._values  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
+        if isinstance(event, yaml.AliasEvent):
+            self._values += self._of_anchor.get(event.anchor, _MOST)  # one inside what it refers to has no end
+        else:
+            self._values += 1
+            self._of_anchor[event.anchor] = self._values - before
+        if self._values >= _MOST:
+            raise yaml.composer.ComposerError(
+                None, None, f"its aliases make more than {_MOST:,} values", event.start_mark
+            )
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -95,8 +115,6 @@ def _need_text(document: object, origin: str) -> None:
     """Refuse values that no file, environment or argv can hold. A value is never shown: it may be a secret's."""
     rest = [("the document", document)]
     for where, value in rest:
-        if len(rest) > _MOST:
-            raise BadInput(f"{origin} makes more than {_MOST:,} values of its aliases: write them out.")
         if isinstance(value, dict):
             rest += [(key, each) for key, each in value.items()]
         elif isinstance(value, list):
