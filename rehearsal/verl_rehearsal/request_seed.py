@@ -21,6 +21,9 @@ from typing import Any
 from verl_rehearsal.symbols import require
 
 
+_TAKE_SEED = ("vllm", "hf_cpu")  # SGLang has another name for it, and refuses this one
+
+
 def install() -> None:
     """Do this alone, without the rest of a rehearsal: with ``full_determinism`` verl 0.9.1 gives all vLLM requests of a replica one seed,
     but takes one that is in the sampling parameters (``vllm_async_server.py``).
@@ -39,6 +42,8 @@ def apply(module: ModuleType) -> None:
     async def run_with_seed(
         worker: Any, sampling_params: Mapping[str, object], trajectory: Mapping[str, object], **rest: object
     ) -> object:
+        if worker.config.actor_rollout_ref.rollout.name not in _TAKE_SEED:
+            return await run_agent_loop(worker, sampling_params, trajectory, **rest)
         rollout_n = rest.get("session_id", trajectory["rollout_n"])
         seed = request_seed(worker.config.data.get("seed") or 0, {**trajectory, "rollout_n": rollout_n})
         return await run_agent_loop(worker, {**sampling_params, "seed": seed}, trajectory, **rest)

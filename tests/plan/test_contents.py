@@ -107,6 +107,14 @@ def test_a_rollout_that_does_not_fit_the_gpus_is_refused(planned):
 RESUME = "trainer.resume_mode=resume_path"
 
 
+@pytest.mark.parametrize(("attention", "is_refused"), [("sdpa", True), ("eager", True), ("flash_attention_2", False)])
+def test_sequences_are_split_in_flash_attention_alone(planned, attention, is_refused):
+    chosen = f"+actor_rollout_ref.model.override_config={{attn_implementation:{attention}}}"
+    asked = planned(chosen, "+actor_rollout_ref.actor.ulysses_sequence_parallel_size=2")
+    assert asked.status == (2 if is_refused else 0)
+    assert (f"attn_implementation is {attention}: write ++actor_rollout_ref.model." in asked.err) is is_refused
+
+
 @pytest.fixture
 def checkpoint(shared):
     return write_checkpoint(JobDir(shared.jobs / "earlier"), 4)

@@ -14,13 +14,14 @@ class AgentLoopWorker:
         return sampling_params
 """
 ASK = """\
-import asyncio
+import asyncio, sys
 from types import SimpleNamespace
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
-worker = AgentLoopWorker(SimpleNamespace(data={"seed": 7}))
+rollout = SimpleNamespace(name=sys.argv[1])
+worker = AgentLoopWorker(SimpleNamespace(data={"seed": 7}, actor_rollout_ref=SimpleNamespace(rollout=rollout)))
 for n in range(4):
     trajectory = {"step": 1, "sample_index": 0, "rollout_n": n, "validate": False}
-    print(asyncio.run(worker._run_agent_loop({"top_p": 1.0}, trajectory))["seed"])
+    print(asyncio.run(worker._run_agent_loop({"top_p": 1.0}, trajectory)).get("seed"))
 """
 
 
@@ -31,6 +32,7 @@ def test_each_answer_of_a_group_has_its_own_seed_in_each_run(tmp_path):
         write(folder / "__init__.py", "")
     layers = (REPO / "py" / "hooks", REPO / "rehearsal", tmp_path)
     variables = {"PYTHONPATH": ":".join(map(str, layers)), "VERL_REGRESS_HOOKS": "verl_rehearsal.request_seed"}
-    runs = [python("-c", ASK, env=variables) for _ in range(2)]
+    runs = [python("-c", ASK, "vllm", env=variables) for _ in range(2)]
     assert runs[0].stdout == runs[1].stdout
     assert len(set(runs[0].stdout.split())) == 4, runs[0].stderr
+    assert set(python("-c", ASK, "sglang", env=variables).stdout.split()) == {"None"}

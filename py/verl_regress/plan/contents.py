@@ -23,6 +23,8 @@ _INDEX, _ONE = "model.safetensors.index.json", "model.safetensors"
 _OF_TOKENIZER = ("tok", "vocab", "spiece", "sentencepiece", "bpe", ".model", ".py")
 _TRAIN, _BATCHES = "data.train_files", ("data.train_batch_size", "data.gen_batch_size")
 _RESUMED, _CHECKPOINT = "trainer.resume_from_path", re.compile("global_step_[0-9]+$")
+# What can split sequences, and the model whose attention it uses.
+_SEQUENCES = {"actor_rollout_ref.actor": "actor_rollout_ref.model", "critic": "critic.model", "engine": "model"}
 _TRAINED = ("actor_rollout_ref.model", "model")  # whose tokenizer the job uses
 
 
@@ -34,6 +36,7 @@ def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterab
         _check_data(root, workload, composed)
     if workload.has_reward:
         _check_shape(composed)
+    _check_sequence(composed)
     for one in read:
         if not root.has(one.path):
             continue
@@ -66,6 +69,18 @@ def _check_shape(composed: Composed) -> None:
             f"{composed.named(keys[2], parts)} does not divide the job's {gpus} {resource} (trainer.nnodes times "
             "trainer.n_gpus_per_node): write a divisor, such as 1."
         )
+
+
+def _check_sequence(composed: Composed) -> None:
+    """verl splits a sequence inside flash attention alone (monkey_patch.py, 0.9.1): with another one each rank would see its part only."""
+    for part, model in _SEQUENCES.items():
+        key, chosen = f"{part}.ulysses_sequence_parallel_size", f"{model}.override_config.attn_implementation"
+        size, attention = composed.value(key), composed.value(chosen)
+        if isinstance(size, int) and size > 1 and attention and not str(attention).startswith("flash_attention"):
+            raise BadInput(
+                f"{composed.named(key, size)} splits sequences, which verl does in flash attention alone, and {chosen} is {attention}: "
+                f"write ++{chosen}=flash_attention_2, with an image that has flash-attn, or leave {key} out."
+            )
 
 
 def _check_data(root: SharedRoot, workload: Workload, composed: Composed) -> None:

@@ -85,7 +85,7 @@ image::_torch() { grep '^torch==' "$(image::_requirements).in"; }
 image::_wheels() {
   printf '%s\n' "$(uname -m)" "$TORCH_INDEX_URL"
   image::_torch
-  grep -v '^#' "$(image::_requirements).lock" "${REPO_DIR}/docker/verl.lock"
+  grep -hv '^#' "$(image::_requirements).lock" "${REPO_DIR}/docker/verl.lock"
 }
 
 image::_ensure_wheelhouse() {

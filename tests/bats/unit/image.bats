@@ -49,6 +49,8 @@ name() {
   [[ $(name) == "$first" ]]
   [[ $(name BASE_IMAGE=python:3.11) != "$first" ]]
   [[ $(name PROFILE=gpu) != "$first" ]]
+  cp -r "$HERE" "${BOX}/elsewhere"
+  [[ $(HERE="${BOX}/elsewhere" name) == "$first" ]]
   printf 'extra==1\n' >>"${HERE}/docker/requirements.lock"
   [[ $(name) != "$first" ]]
 }
