@@ -20,8 +20,8 @@ from typing import Any
 
 from verl_rehearsal.symbols import require
 
-
-_TAKE_SEED = ("vllm", "hf_cpu")  # SGLang has another name for it, and refuses this one
+# Engines with this word among their sampling parameters; SGLang refuses it.
+_TAKE_SEED = ("vllm", "hf_cpu")
 
 
 def install() -> None:
