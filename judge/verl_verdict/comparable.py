@@ -11,7 +11,8 @@ RECORDED_BY_SESSIONS = ("model sha256", "data sha256", "image", "packages")
 PERTURBED = "perturbed"  # the fact that the last bits of a run were changed
 # What other devices bring with them, which `--accept devices` accepts too: none of it decides what is computed.
 _OF_DEVICES = re.compile(
-    r"profile|nodes|image|packages|override (trainer\.device|.+\.(use_torch_compile|param_offload|optimizer_offload))"
+    r"profile|nodes|image|packages|variable (NCCL_DEBUG|TOKENIZERS_PARALLELISM)"
+    r"|override (trainer\.device|.+\.(use_torch_compile|param_offload|optimizer_offload|attn_implementation))"
 )
 _SAID_BY_ONE = ("override ", "variable ", "reward_fn", "deterministic", PERTURBED)  # a side without it differs
 

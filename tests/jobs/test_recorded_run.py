@@ -2,7 +2,10 @@
 
 import json
 
+import hermetic
 import pytest
+import yaml
+from shared_fixtures import write
 from verdict_runs import recorded, unpack
 
 from verl_regress.jobs import recorded_run
@@ -60,6 +63,24 @@ def test_the_mark_of_a_fixed_override_is_no_part_of_its_name(tmp_path):
     (job / "config/ray_config.yaml").write_text("trainer_overrides: {rl: ['!trainer.device=npu', '?data.x=1']}\n")
     facts = recorded_run.read(job).facts
     assert (facts["override trainer.device"], facts["override data.x"]) == ("trainer.device=npu", "data.x=1")
+
+
+@pytest.mark.parametrize("workload", ["ppo", "sft"])
+@pytest.mark.parametrize("base", ["dev", "prod"])
+def test_gpus_and_npus_differ_in_what_accept_devices_accepts(base, workload, tmp_path):
+    """Before: attn_implementation, which npu.yaml does not set, made each such pair incomparable."""
+
+    def facts(name):
+        job, text = tmp_path / name, (hermetic.REPO / f"env/ray/{name}.yaml").read_text()
+        write(job / "config/ray_config.yaml", text)
+        write(job / "config/runtime_env.json", json.dumps(yaml.safe_load(text)["runtime_env"]))
+        write(job / "config/resolved.json", json.dumps({"workload": workload, "profile": name}))
+        write(job / "logs/metrics.jsonl", '{"step": 1, "data": {"train/loss": 1.0}}\n')
+        return recorded_run.read(job)
+
+    found = comparable.facts(facts(base), facts("npu"))
+    assert {"profile", "override trainer.device"} < {each.name for each in found}
+    assert [str(each) for each in comparable.not_accepted(found, ["devices"])] == []
 
 
 def write_samples(directory, step, *answers):
