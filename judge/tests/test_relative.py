@@ -74,14 +74,35 @@ def test_a_step_in_which_a_is_0_does_not_decide_alone(runs):
 
 
 def test_a_metric_that_is_0_or_of_one_side_is_not_compared(runs):
-    a, b = runs()
-    a = [edit(run, REWARD, lambda step, _: 0.0) for run in a]
+    a, b = ([edit(run, REWARD, lambda step, _: 0.0) for run in side] for side in runs())
     b = [run.without([LOSS]) for run in b]
     found = verdict(a, b)
     assert found.word is Word.INCONCLUSIVE
     assert found.notes[-1].endswith(
         "critic/rewards/mean (not in both records, or 0), actor/pg_loss (not in both records, or 0)"
     )
+
+
+def test_without_the_reward_nothing_is_the_same_unless_the_user_leaves_it_out(runs):
+    """Before: the same, with the reward in a note."""
+    a, [b] = runs()
+    lacking = [b.without([REWARD])]
+    found = verdict(a, lacking)
+    assert (found.word, found.reason) == (
+        Word.INCONCLUSIVE,
+        "no step of both sides has critic/rewards/mean with a value that is not 0: compare records that have",
+    )
+    assert judge.case(a, lacking, accept=["devices"], relative_limit=0.02, ignore=[REWARD]).word is Word.SAME
+    assert verdict(a, [b.without([LOSS])]).word is Word.SAME
+
+
+def test_a_reward_that_is_0_in_a_alone_is_a_change(runs):
+    a, b = runs()
+    a = [edit(run, REWARD, lambda step, _: 0.0) for run in a]
+    found = verdict(a, b)
+    assert found.word is Word.CHANGED
+    steps = len(b[0].steps)
+    assert f"mean relative error: critic/rewards/mean is 0 at all {steps} steps of A, and not of B" in found.notes
 
 
 def test_several_runs_of_a_side_count_as_their_mean(runs):

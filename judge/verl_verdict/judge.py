@@ -115,7 +115,7 @@ def case(
         reason = "no run of B has the seed of a run of A: run B with the seeds of A"
         return known.says(Word.INCONCLUSIVE, reason, "nothing was compared")
     if relative_limit is not None:
-        return relative.judged(known.base, known.pairing.pairs, relative_limit)
+        return relative.judged(known.base, known.pairing.pairs, relative_limit, ignore)
     recorded = {name for run in (*runs_a, *runs_b) for name in run.series}
     if found := _only_logged(known) or _wrong_on_its_face(known) or _never_recorded(known, decisive, recorded):
         return found

@@ -4,7 +4,7 @@ The error of a metric is the mean over the steps of |B - A|, divided by the mean
 decide alone. Where a side has several runs, its mean over these runs counts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from verl_verdict.pairing import Pair
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict, Word
 
-# What is compared. Nothing else is: other devices round otherwise, and sample other tokens.
+# What is compared, the first always. Nothing else is: other devices round otherwise, and sample other tokens.
 _RL = ("critic/rewards/mean", "actor/pg_loss")
 COMPARED = {"ppo": (*_RL, "critic/vf_loss"), "grpo": _RL, "sft": ("train/loss", "val/loss")}
 
@@ -30,11 +30,13 @@ class Error:
     steps: int
 
     def __str__(self) -> str:
+        if np.isinf(self.mean):
+            return f"{self.metric} is 0 at all {self.steps} steps of A, and not of B"
         return f"{self.metric} {self.mean:.2%} over {counted(self.steps, 'step')}, at most {self.largest:.2%} at step {self.step}"
 
 
-def judged(base: Verdict, pairs: Sequence[Pair], limit: float) -> Verdict:
-    """`base` with the word, its reason, and what was compared and what not."""
+def judged(base: Verdict, pairs: Sequence[Pair], limit: float, ignore: Collection[str] = ()) -> Verdict:
+    """`base` with the word, its reason, and what was compared and what not; `ignore` names the metrics that the user left out."""
     runs_a, runs_b = [run for pair in pairs for run in pair.a], [run for pair in pairs for run in pair.b]
     wanted = COMPARED.get(base.workload, _RL)
     found = [each for metric in wanted if (each := error(metric, runs_a, runs_b))]
@@ -45,10 +47,10 @@ def judged(base: Verdict, pairs: Sequence[Pair], limit: float) -> Verdict:
             Word.CHANGED,
             f"the mean relative error of {listed([each.metric for each in above])} is above {limit:.2%}",
         )
-    elif not found:
+    elif not found or wanted[0] in set(lacking).difference(ignore):
         word, reason = (
             Word.INCONCLUSIVE,
-            f"no step of both sides has {listed(lacking)} with a value of A that is not 0: compare records that have",
+            f"no step of both sides has {listed(lacking)} with a value that is not 0: compare records that have",
         )
     else:
         word, reason = (
@@ -68,12 +70,12 @@ def judged(base: Verdict, pairs: Sequence[Pair], limit: float) -> Verdict:
 
 
 def error(metric: str, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Error | None:
-    """The error over the steps that all runs have; None if there is none, or A is 0 in all of them."""
+    """The error over the steps that all runs have; None if there is none, or all are 0 in all of them; infinite if only A is."""
     every = [run.series.get(metric, {}) for run in (*runs_a, *runs_b)]
     steps = sorted(set.intersection(*(set(values) for values in every)))
     courses = np.array([[values[step] for step in steps] for values in every])
     a, b = courses[: len(runs_a)].mean(axis=0), courses[len(runs_a) :].mean(axis=0)
-    if not steps or not (scale := float(np.abs(a).mean())):
+    if not steps or not (a.any() or b.any()):
         return None
-    away = np.abs(b - a) / scale
+    away = np.abs(b - a) / np.abs(a).mean() if a.any() else np.where(b, np.inf, 0)
     return Error(metric, float(away.mean()), float(away.max()), steps[int(away.argmax())], len(steps))
