@@ -40,7 +40,7 @@ def job(make_job, ray):
     """Makes a job that trained three steps and got the secret."""
 
     def make(name):
-        made = make_job(name, ended={"exit_code": 0, "reason": "the trainer ended"})
+        made = make_job(name, started={}, ended={"exit_code": 0, "reason": "the trainer ended"})
         write(made.metrics, "".join(f'{{"step": {step}, "data": {{"train/loss": 1.0}}}}\n' for step in (1, 2, 3)))
         write(made.driver_log, "Total training steps: 3\n")
         write(made.reports / "identity-w-1.json", '{"job_id": "02"}')
@@ -69,7 +69,8 @@ def accept(run, shared, stdin, job, ray, monkeypatch):
 
     def accept(logs=None, steps=None, change=lambda found: None):
         found = job("sft-1")
-        ray.knows({"submission_id": "sft-1", "job_id": "02", "status": "SUCCEEDED"})
+        known = [path.name for path in sorted(shared.jobs.iterdir())]
+        ray.knows(*({"submission_id": name, "job_id": "02", "status": "SUCCEEDED"} for name in known))
         directory = shared.acceptance / run("acceptance", "begin").out.strip()
         ended = found.state / "ended"
         for node in ("head", "worker-0"):
@@ -185,6 +186,7 @@ def hard_link(job):
         (lambda job: write(job.root.models / "tiny" / "config.json", "{ }"), "prepare", "{job.root.models}/tiny/config.json changed"),
         (lambda job: (job.debug / "20261127-ended" / "bundle.json").unlink(), "bundles", "there is none of 'ended'"),
         (lambda job: write(job.debug / "20261127-asked" / "bundle.json", '{"phase": "asked", "errors": {"nodes.json": "late"}}'), "bundles", "20261127-asked lacks nodes.json: late"),
+        (lambda job: (job.debug / "20261127-asked.tar.gz").unlink(), "bundles", "there is no tar"),
         (lambda job: write(job.metrics, '{"step": 1, "data": {"a": 1}}\n'), "sft", "sft-1 recorded the steps [1] of 3"),
     ],
 )  # fmt: skip
@@ -221,6 +223,29 @@ def test_a_secret_that_a_step_printed_is_reported(accept):
     }
 
 
-def test_no_node_watches_for_ever(make_job, monkeypatch):
+def test_no_node_watches_for_ever_and_a_look_before_the_start_does_not_count(make_job, monkeypatch):
     monkeypatch.setattr(acceptance, "_LONGEST", 0.1)
-    assert acceptance._watch(make_job(), leaks.written({}))["looks"] > 0
+    assert acceptance._watch(make_job(), leaks.written({}))["looks"] == 0
+    assert acceptance._watch(make_job("running", started={}), leaks.written({}))["looks"] > 0
+
+
+def test_a_job_that_waited_long_is_watched_as_long_as_any_other(make_job, monkeypatch):
+    job, seconds = make_job(), iter(range(100))
+    monkeypatch.setattr(acceptance, "_LONGEST", 10)
+    monkeypatch.setattr(acceptance.time, "monotonic", lambda: next(seconds))
+    naps = iter(range(1, 100))
+    monkeypatch.setattr(acceptance.time, "sleep", lambda _: next(naps) != 8 or job.write_state("started", {}))
+    assert acceptance._watch(job, leaks.written({}))["looks"] == 10
+
+
+def test_an_empty_secret_which_nothing_could_find_is_refused(run, stdin, make_job):
+    make_job("sft-1", ended={})
+    stdin(b"\n")
+    said = run("acceptance", "watch", "--name=now", "--node=head", "--job=sft-1")
+    assert (said.status, "The secret on stdin is empty" in said.err) == (2, True)
+
+
+def test_a_debug_bundle_that_failed_says_why(accept):
+    logs = {"bundles.log": "error   the disk is full\n"}
+    said = accept(logs, {"bundles": 1}, lambda job: (job.debug / "20261127-asked.tar.gz").unlink())
+    assert failed(said) == {"bundles": ["exit 1: the disk is full", "there is no tar"]}

@@ -10,6 +10,7 @@ import tracemalloc
 import pytest
 from shared_fixtures import node_row, write
 
+from verl_regress.base.layout import JobDir
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.session import leaks
 
@@ -30,7 +31,7 @@ NODES = "/api/v0/nodes?limit=1000&detail=1"
 @pytest.fixture
 def search(shared, ray, make_job):
     """Searches for VALUE after the job `job`; Ray's answers about it are empty unless the test sets them."""
-    make_job()
+    job = make_job()
     ray.knows({"submission_id": "job", "job_id": "02000000"})
     ray.answers |= {
         "/api/v0/runtime_envs?limit=1000&detail=1": (200, {"result": []}),
@@ -38,7 +39,7 @@ def search(shared, ray, make_job):
         "/api/jobs/job/logs": (200, {"logs": "trained\n"}),
     }
     secrets = leaks.written({"the secret": VALUE, "Ray's token": "token-0123456789", "none": None})
-    return lambda: leaks.in_outputs(shared, RayApi(ray.address), "mine", ["job"], secrets)
+    return lambda *more: leaks.in_outputs(shared, RayApi(ray.address), "mine", [job, *more], secrets)
 
 
 def test_a_search_that_finds_nothing_says_how_much_it_searched(search):
@@ -91,6 +92,15 @@ def test_a_query_that_ray_does_not_answer_is_reported(search, ray):
     assert (found["answers"], found["unanswered"]) == (4, ["the nodes", "the log of job"])
 
 
+def test_a_further_attempt_is_asked_about_and_its_job_is_searched_once(search, shared, ray):
+    answers = search(JobDir(shared.jobs / "job").numbered(2))
+    assert (answers["files"], answers["unanswered"]) == (2, ["the job job.a2", "the log of job.a2"])
+    ray.answers["/api/jobs/job.a2/logs"] = (200, {"logs": VALUE})
+    ray.knows({"submission_id": "job", "job_id": "02000000"}, {"submission_id": "job.a2", "job_id": "02000000"})
+    answers = search(JobDir(shared.jobs / "job").numbered(2))
+    assert (answers["unanswered"], answers["found"]) == ([], ["the secret is in Ray's answer about the log of job.a2"])
+
+
 def test_on_a_node_it_is_found_in_what_ray_wrote(tmp_path, monkeypatch):
     monkeypatch.setattr(leaks, "_NODE_LOGS", tmp_path / "ray")
     file, secrets = write(tmp_path / "ray" / "session_1" / "worker.out", "nothing\n"), leaks.written({"it": VALUE})
@@ -118,18 +128,21 @@ def test_on_a_node_it_is_found_in_what_proc_shows(words, variable, place):
     assert found == ({f"it is in {place} of process {process.pid}"} if place else set())
 
 
-def test_the_trainer_that_a_launcher_started_is_searched_too(monkeypatch):
+def test_the_trainer_that_a_launcher_started_and_ray_are_searched_too(monkeypatch):
     def process(parent, command, *environ):
         return leaks.processes.Process(parent, 1, 0.0, environ, command)
 
     known = {
         1: process(0, "python3 -B /x/run.py launch /job"), 2: process(1, "python3 -m verl.trainer", VALUE.encode()),
         3: process(2, "what the trainer started", VALUE.encode()), 4: process(9, "ray::Worker", b"A=" + VALUE.encode()),
+        5: process(9, "/x/ray/core/src/ray/raylet/raylet --raylet_socket_name=/tmp/ray/x", VALUE.encode()),
+        6: process(9, "/x/ray/core/src/ray/gcs/gcs_server --log_dir=/tmp/ray/x", VALUE.encode()),
+        7: process(9, "/x/any /x/raylet", VALUE.encode()),
     }  # fmt: skip
     monkeypatch.setattr(leaks.processes, "table", lambda: known)
     monkeypatch.setattr(leaks.processes, "commands", dict)
     _, found = leaks.in_processes(leaks.written({"it": VALUE}))
-    assert found == {"it is in the environment of process 2", "it is in the environment of process 4"}
+    assert found == {f"it is in the environment of process {pid}" for pid in (2, 4, 5, 6)}
 
 
 def test_which_processes_of_a_job_got_it(shared, make_job):

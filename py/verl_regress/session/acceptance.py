@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from verl_regress import __version__
 from verl_regress.base import say, trust
-from verl_regress.base.errors import Exit, RegressError
+from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.files import as_json, now, read_json, write_atomically
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes, ray_api
@@ -26,7 +26,7 @@ from verl_regress.session import evidence, leaks
 from verl_regress.store.sessions import new_directory
 
 _CANARY = "ACCEPTANCE_CANARY"  # the secret of the first job (scripts/lib/acceptance.bash)
-_LONGEST = 3600.0  # seconds for which a node watches a job
+_LONGEST = 3600.0  # seconds for which a node waits for the start of a job, and then for its end
 _LOOK_EVERY = 0.5
 _LEFT_OUT = "logs, death_cause"  # of a bundle of a job whose secrets are gone (jobs/debug.py)
 _NEEDED = ("config/resolved.json", "logs/driver.log", "state/ended")  # in the tar of a bundle
@@ -60,6 +60,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     directory = root.acceptance / args.name
     secrets = {_CANARY: sys.stdin.buffer.readline().decode().strip(), "RAY_TOKEN": ray_api.token() or ""}
+    if not secrets[_CANARY]:
+        raise BadInput(
+            "The secret on stdin is empty, so no search could find it: run 'make acceptance', which makes one."
+        )
     if args.step == "watch":
         seen = _watch(find.of_ray_id(root, args.job), leaks.written(secrets))
         write_atomically(directory / f"node-{args.node}.json", as_json(seen))
@@ -82,12 +86,15 @@ def _prepared(root: SharedRoot) -> dict[str, list[int]]:
 
 
 def _watch(job: JobDir, secrets: leaks.Written) -> dict[str, Any]:
-    """What this node showed until the job was over, and what Ray has written here."""
+    """What this node showed until the job was over, and what Ray has written here. Only looks while it trained count."""
     end, looks, most = time.monotonic() + _LONGEST, 0, 0
     found: set[str] = set()
     while job.read_state("ended") is None and time.monotonic() < end:
+        has_started = job.read_state("started") is not None
+        if has_started and not looks:
+            end = time.monotonic() + _LONGEST
         count, shown = leaks.in_processes(secrets)
-        looks, most, found = looks + 1, max(most, count), found | shown
+        looks, most, found = looks + has_started, max(most, count), found | shown
         time.sleep(_LOOK_EVERY)
     logs = leaks.in_logs_here(secrets)
     return {"looks": looks, "processes": most, "files": logs["files"], "found": sorted(found) + logs["found"]}
@@ -178,7 +185,7 @@ def _trained(done: Done, step: str) -> tuple[list[str], str]:
 def _no_leak(done: Done, step: str) -> tuple[list[str], str]:
     """The secret reached every process of the job, and neither it nor Ray's token is anywhere that others read."""
     job, secrets = done.job(step), leaks.written(done.secrets)
-    search = leaks.in_outputs(done.root, done.api, done.cluster, [each.submission_id for each in done.jobs], secrets)
+    search = leaks.in_outputs(done.root, done.api, done.cluster, done.jobs, secrets)
     names = [node["name"] for node in evidence.nodes(done.api)]
     seen = {name: read_json(done.directory / f"node-{name}.json") or {} for name in names}
     problems = [f"{name} was not searched while the job ran" for name, one in seen.items() if not one.get("looks")]
@@ -223,7 +230,10 @@ def _bundles(done: Done, step: str) -> tuple[list[str], str]:
     last = max((name for name in bundles if name.endswith("-asked")), default=None)
     errors = bundles[last]["errors"] if last else {}
     problems += [f"{last} lacks {what}: {error}" for what, error in errors.items() if what != _LEFT_OUT]
-    with tarfile.open(max(job.debug.glob("*.tar.gz"))) as archive:
+    tar = max(job.debug.glob("*.tar.gz"), default=None)
+    if tar is None:
+        return [*problems, "there is no tar"], f"{len(bundles)} bundles"
+    with tarfile.open(tar) as archive:
         members = archive.getnames()
     problems += [f"the tar lacks {name}" for name in _NEEDED if f"{job.ray_id}/{name}" not in members]
     return problems, f"{len(bundles)} bundles, {len(members)} files in the tar"
@@ -231,9 +241,8 @@ def _bundles(done: Done, step: str) -> tuple[list[str], str]:
 
 def _directories(done: Done, _step: str) -> tuple[list[str], str]:
     """Every job's directory is its user's alone to change, and shares no file with another place."""
-    entries, problems = 0, []
-    for job in done.jobs:
-        home = job.first.path
+    entries, problems, homes = 0, [], sorted({job.first.path for job in done.jobs})
+    for home in homes:
         for path in (home, *home.rglob("*")):
             entries, found = entries + 1, path.lstat()
             if found.st_uid != os.geteuid():
@@ -244,9 +253,9 @@ def _directories(done: Done, _step: str) -> tuple[list[str], str]:
                 problems.append(f"{path} has {found.st_nlink} names, so another place shares it")
             if stat.S_ISLNK(found.st_mode) and not path.resolve().is_relative_to(home.resolve()):
                 problems.append(f"{path} is a link that leads out of the job")
-        if (done.root.secrets / done.cluster / job.ray_id).exists():
-            problems.append(f"the secrets of {job.ray_id} are still there")
-    return problems, f"{entries} files and folders of {len(done.jobs)} jobs"
+    kept = done.root.secrets / done.cluster
+    problems += [f"the secrets of {job.ray_id} are still there" for job in done.jobs if (kept / job.ray_id).exists()]
+    return problems, f"{entries} files and folders of {len(homes)} jobs"
 
 
 def _fault_found(done: Done, step: str) -> tuple[list[str], str]:
@@ -258,7 +267,7 @@ def _fault_found(done: Done, step: str) -> tuple[list[str], str]:
 CHECKS = (
     Check("installation", "sft", "SFT trains to its end", "sft", _trained),
     Check("installation", "secrets", "a secret reached every process of that job; neither it nor Ray's token is in any output or in /proc", "sft", _no_leak),
-    Check("installation", "prepare", "a second 'make prepare' skips and changes nothing", "prepare", _prepare_skips),
+    Check("installation", "prepare", "a second 'make prepare' skips, and changes no file that was there", "prepare", _prepare_skips),
     Check("installation", "bundles", "debug bundles of that job are complete", "bundles", _bundles),
     Check("installation", "directories", "what a job writes is its own: nobody else can change it, and no other place shares it", "sft", _directories),
     Check("training", "grpo", "GRPO trains to its end", "grpo", _trained),

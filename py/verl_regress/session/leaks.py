@@ -29,15 +29,15 @@ def written(secrets: Mapping[str, str | None]) -> dict[str, set[str]]:
     return {what: forms(value) for what, value in secrets.items() if value}
 
 
-def in_outputs(root: SharedRoot, api: RayApi, cluster: str, names: Collection[str], secrets: Written) -> dict[str, Any]:
-    """Where a secret occurs in the directories of the named jobs, in the cluster's files on the shared root, and in Ray's answers.
+def in_outputs(root: SharedRoot, api: RayApi, cluster: str, jobs: Iterable[JobDir], secrets: Written) -> dict[str, Any]:
+    """Where a secret occurs in the directories of these attempts' jobs, in the cluster's files on the shared root, and in Ray's answers.
 
     The jobs' own files of secrets are searched too: they are over, so these must be gone.
     """
-    known = [name for name in names if api.job(name) is not None]
-    homes = [*(root.jobs / name for name in names), root.ray_logs(cluster), root.secrets / cluster]
+    attempts = {job.ray_id: job.first.path for job in jobs}
+    homes = [*sorted(set(attempts.values())), root.ray_logs(cluster), root.secrets / cluster]
     files = [path for home in homes for path in _files(home)]
-    answers = _answers(api, known)
+    answers = _answers(api, attempts)
     return {
         "files": len(files),
         "answers": len([answer for answer in answers.values() if answer is not None]),
@@ -67,7 +67,7 @@ def in_processes(secrets: Written) -> tuple[int, set[str]]:
     started = [
         (pid, entry)
         for pid, row in own.items()
-        if pid in launchers or row.parent in launchers or row.command.startswith(_OF_RAY)
+        if pid in launchers or row.parent in launchers or _is_of_ray(row.command)
         for entry in row.environ
     ]
     shown = [
@@ -83,7 +83,9 @@ def in_processes(secrets: Written) -> tuple[int, set[str]]:
     return len(commands), found
 
 
-_OF_RAY = ("ray::", "raylet", "gcs_server")
+def _is_of_ray(command: str) -> bool:
+    """A daemon of Ray, which starts with a path; or a worker, whose title may have overwritten what its environment was."""
+    return command.startswith("ray::") or Path(command.partition(" ")[0]).name in ("raylet", "gcs_server")
 
 
 def reports(found: JobDir, ray: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -101,7 +103,7 @@ def reports(found: JobDir, ray: Mapping[str, Any] | None) -> list[dict[str, Any]
 
 
 def _answers(api: RayApi, names: Iterable[str]) -> dict[str, str | None]:
-    """Everything Ray tells anyone who asks about these jobs, as text; None if it gave no answer."""
+    """Everything Ray tells anyone who asks about these jobs, as text; None if it gave no answer, or no longer knows the job."""
     questions: dict[str, Callable[[], Any]] = {
         "all jobs": api.jobs,
         "the nodes": partial(evidence.nodes, api),
@@ -114,9 +116,10 @@ def _answers(api: RayApi, names: Iterable[str]) -> dict[str, str | None]:
     answers: dict[str, str | None] = {}
     for what, ask in questions.items():
         try:
-            answers[what] = json.dumps(ask(), ensure_ascii=False)
+            answer = ask()
         except RegressError:
-            answers[what] = None
+            answer = None
+        answers[what] = None if answer is None else json.dumps(answer, ensure_ascii=False)
     return answers
 
 
