@@ -84,11 +84,13 @@ logs: ## a job's driver log, or its steps, with the cluster up or down [JOB=late
 	@scripts/60_verify.sh --check
 .bisect-check:
 	@scripts/62_bisect.sh --check
+.acceptance-check:
+	@scripts/67_acceptance.sh --check
 verify: .verify-check up prepare ## does B still train as A? one regression session and its verdict [CODE_A, CODE_B, SUITE, BUDGET, ALLOW, SESSION, ONLY, JSON=1]
 	@scripts/60_verify.sh
 bisect: .bisect-check up prepare ## which commit changed training? git bisect with real runs [VERL_REPO, GOOD, BAD, CASE, BISECT]
 	@scripts/62_bisect.sh
-acceptance: up prepare snapshot ## does this installation keep its promises? one report, which can be sent [CODE_ID, PROFILE]
+acceptance: .acceptance-check up prepare snapshot ## does this installation keep its promises? one report, which can be sent [CODE_ID, PROFILE]
 	@scripts/67_acceptance.sh
 report: ## where the newest session's report.html is, and its verdict, with the cluster up or down [SESSION]
 	@scripts/61_report.sh
@@ -135,4 +137,4 @@ export REGRESS_SAID = $(is_said)$(eval is_said := 1)
 	@scripts/dev/help.sh
 %: .not-a-target ;
 Makefile: ;
-.PHONY: .not-a-target .verify-check .bisect-check .quickstart-host
+.PHONY: .not-a-target .verify-check .bisect-check .acceptance-check .quickstart-host

@@ -13,5 +13,6 @@
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
+job::need_code_of_job
 helper::ensure
 job::again resume

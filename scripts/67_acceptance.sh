@@ -4,6 +4,7 @@
 #
 #   scripts/67_acceptance.sh               what this profile has
 #   scripts/67_acceptance.sh --training    with the section training on any profile, such as a rehearsal of it with PROFILE=cpu
+#   scripts/67_acceptance.sh --check       only looks whether a knob is set that it refuses; needs no cluster
 #
 # installation: an SFT of 4 steps with a secret, for which every node's processes, all outputs and Ray's answers are searched; a second
 # prepare; debug bundles; who can change what a job wrote. training, on GPUs: GRPO and PPO of 3 steps, a resumed PPO, and a session of SFT
@@ -12,8 +13,10 @@
 #
 # Knobs: CODE_ID VERL_SOURCE OVERRIDES ALLOW_MISMATCH PENDING_TIMEOUT START_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
-cli::begin_with '--training' "$@"
+cli::begin_with '--training --check' "$@"
 env::load
+acceptance::check
+[[ ${1:-} != --check ]] || exit 0
 helper::ensure
 acceptance::begin
 acceptance::step sft '' acceptance::train_with_secret

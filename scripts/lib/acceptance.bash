@@ -1,12 +1,15 @@
 # acceptance: the steps of `make acceptance`. Each calls what the targets call; one that fails ends no other, and the helper judges all.
 # shellcheck shell=bash
 
+# acceptance::check: the user must not have set knobs that would make another report.
+acceptance::check() {
+  verify::refuse_knobs 'the report must say the same of every installation' DRY_RUN JOBSPEC SUBMISSION_ID OVERRIDES_FILE TRAIN_SEED
+}
+
 # acceptance::begin: makes the report's directory. Sets ACCEPTANCE_NAME, ACCEPTANCE_FILES, and ACCEPTANCE_CANARY, the first job's secret.
 acceptance::begin() {
   local -
   set +x
-  verify::refuse_knobs 'the report must say the same of every installation' DRY_RUN JOBSPEC SUBMISSION_ID OVERRIDES_FILE TRAIN_SEED SUITE \
-    ONLY SESSION
   job::make_code
   cli::temp_dir ACCEPTANCE_FILES
   ACCEPTANCE_CANARY=$(od -An -vtx1 -N20 /dev/urandom | tr -d ' \n') # JSON, URLs and shells do not change hexadecimal digits
@@ -19,10 +22,20 @@ acceptance::step() {
   local name=$1 began=$SECONDS status=0
   [[ -z $2 || -s ${ACCEPTANCE_FILES}/$2.job ]] || return 0
   log::step "acceptance: ${name}"
+  cli::on_interrupt acceptance::_tell_left "${ACCEPTANCE_FILES}/${name}.job"
   cli::part acceptance::_logged "${ACCEPTANCE_FILES}/${name}.log" "${@:3}"
   wait "${CLI_PARTS[-1]}" || status=$?
   unset 'CLI_PARTS[-1]'
+  cli::on_interrupt true
   printf '%s\t%s\t%s\n' "$name" "$status" "$((SECONDS - began))" >>"${ACCEPTANCE_FILES}/steps"
+}
+
+# acceptance::_tell_left FILE: for an interrupted step: its job, whose id is in FILE if it submitted one.
+acceptance::_tell_left() {
+  local job
+  [[ -s $1 ]] || return 0
+  job=$(<"$1")
+  log::info "${job} keeps running: 'make wait JOB=${job}' follows it, 'make stop JOB=${job}' ends it"
 }
 
 acceptance::_logged() { "${@:2}" 2>&1 | tee -- "$1" >&2; }
@@ -83,7 +96,7 @@ acceptance::verify() {
   chmod -R u+w "$dir"
   sed -i '/loss_mask_flatten = torch.roll(/d' "$losses"
   printf 'cases:\n  sft: {workload: sft, steps: 4}\n' >"${dir}/suite.yaml"
-  env::give CODE_A "$CODE_ID" CODE_B "path:${dir}" SUITE "${dir}/suite.yaml" BUDGET 3 DETERMINISTIC 1 OVERRIDES ''
+  env::give CODE_A "$CODE_ID" CODE_B "path:${dir}" SUITE "${dir}/suite.yaml" BUDGET 3 DETERMINISTIC 1 OVERRIDES '' ONLY '' SESSION '' JSON ''
   deps::ensure_judge
   verify::begin
   verify::run

@@ -73,7 +73,6 @@ job::need_code_of_job() {
 
 # job::again resume|retry: a further attempt of JOB, with OVERRIDES and OVERRIDES_FILE added. Its id is on stdout.
 job::again() {
-  job::need_code_of_job
   local stream args=("$JOB")
   # shellcheck disable=SC2034  # job::_said and job::_begin take it by its name
   local members=()

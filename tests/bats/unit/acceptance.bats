@@ -38,13 +38,62 @@ resume	0" ]] || fail "$output"
   [[ $output != *'it went on'* ]]
 }
 
-@test "knobs that would make another report are refused" {
-  cat >"${HERE}/scripts/begin.sh" <<'SH'
+@test "before a cluster is brought up, knobs of a job are refused; those of a session are not" {
+  run make -n -C "$REPO" --no-print-directory acceptance
+  [[ ${lines[0]} == 'scripts/67_acceptance.sh --check' ]]
+  stub docker
+  printf '%s\n' SUITE=rehearsal ONLY=imports SESSION=latest >"${HERE}/env/local.env"
+  sandbox::run scripts/67_acceptance.sh --check
+  assert_status 0
+  sandbox::run DRY_RUN=1 scripts/67_acceptance.sh --check
+  assert_error 2 "DRY_RUN='1' (from the command line or environment) is not for this session: the report must say the same of every installation; leave it out."
+  refute_called 'docker exec'
+}
+
+@test "an interrupted step names the job that it leaves" {
+  cat >"${HERE}/scripts/interrupted.sh" <<'SH'
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin
-env::load_knobs
-acceptance::begin
+cli::temp_dir ACCEPTANCE_FILES
+over() { echo ppo-1 >"${ACCEPTANCE_FILES}/ppo.job"; }
+trains() {
+  echo sft-1 >"${ACCEPTANCE_FILES}/sft.job"
+  kill -INT "$$"
+  sleep 60
+}
+acceptance::step ppo '' over
+acceptance::step sft '' trains
 SH
-  sandbox::run PROFILE=cpu SUITE=rehearsal scripts/begin.sh
-  assert_error 2 "SUITE='rehearsal' (from the command line or environment) is not for this session: the report must say the same of every installation; leave it out."
+  sandbox::run scripts/interrupted.sh
+  assert_status 130
+  assert_line "        sft-1 keeps running: 'make wait JOB=sft-1' follows it, 'make stop JOB=sft-1' ends it"
+  refute_text ppo-1
+}
+
+@test "a CODE_ID that was typed, and the knobs of a session, change no step" {
+  cat >"${HERE}/scripts/steps.sh" <<'SH'
+source "$(dirname "$0")/lib/regress.bash"
+cli::begin
+env::load
+cli::temp_dir ACCEPTANCE_FILES
+echo ppo-1 >"${ACCEPTANCE_FILES}/ppo.job"
+helper::run_in() { :; }
+secret::read_all() { :; }
+job::_begin() { echo "begun $3"; }
+job::follow() { echo "followed $1" >&2; }
+deps::ensure_judge() { :; }
+verify::begin() { echo "ONLY=${ONLY} SESSION=${SESSION} JSON=${JSON} ${SUITE##*/}"; }
+verify::run() { :; }
+node::get() {
+  mkdir -p "${ACCEPTANCE_FILES}/verl/workers/utils"
+  echo 'loss_mask_flatten = torch.roll(x)' >"${ACCEPTANCE_FILES}/verl/workers/utils/losses.py"
+  tar -C "$ACCEPTANCE_FILES" -c ./verl
+}
+acceptance::resume
+acceptance::verify
+SH
+  sandbox::run CODE_ID=codeB ONLY=imports SESSION=latest JSON=1 SUITE=rehearsal scripts/steps.sh
+  assert_status 0
+  assert_line 'followed begun resume'
+  assert_line 'ONLY= SESSION= JSON= suite.yaml'
 }
