@@ -124,6 +124,11 @@ def test_the_rayjob_is_valid(export, kuberay, profile, workload):
     assert job["metadata"]["name"] == request["metadata"]["name"] == name_of("My.Job", 47)
 
 
+@pytest.mark.parametrize("to", FORMATS)
+def test_what_runs_elsewhere_has_no_debugger(export, to):
+    assert documents(export(to, "DEBUGGER=1")) == documents(export(to))
+
+
 def test_the_rayjob_has_the_plan_of_the_submission(export, shared):
     _, job = documents(export("kuberay"))
     spec = job["spec"]

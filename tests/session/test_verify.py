@@ -62,7 +62,7 @@ def verify(run, ray, monkeypatch):
 
     monkeypatch.setattr(watch, "_LOOK_EVERY", 0.05)
 
-    def verify(*args, suite=SUITE, only="placement", spec=SPEC, session=None):
+    def verify(*args, suite=SUITE, only="placement", spec=SPEC, session=None, **more):
         secrets = b"API_KEY=sk-0123456789\0\0" if "secrets" in spec else b"\0"
         members = {"job_spec0": spec.encode(), "ray_config": BASE.replace("ADDRESS", ray.address).encode()}
         stream = secrets + tar(members | ({} if session else {"suite": suite.encode()})).read()
@@ -70,7 +70,7 @@ def verify(run, ray, monkeypatch):
         begins = [f"--session={session}"] if session else ["--name=my.yaml", f"--only={only}", "--code-a=codeA", "--code-b=codeB"]  # fmt: skip
         outcome = run(
             "verify", "run", *begins, "--spec-name=jobspecs/ppo.yaml",
-            knobs(**{**OF_PROFILE, "CLUSTER_NAME": "mine"}, MODEL="tiny", DATASET="sums", CODE_ID="codeA"), "--deadlines=0.5,0.5,0.5,0.5",
+            knobs(**{**OF_PROFILE, "CLUSTER_NAME": "mine", **more}, MODEL="tiny", DATASET="sums", CODE_ID="codeA"), "--deadlines=0.5,0.5,0.5,0.5",
             "--profile-title=rehearsal", *args,
         )  # fmt: skip
         return outcome, (outcome.out.splitlines() or [""])[-1].split()
@@ -97,6 +97,13 @@ def test_a_session_from_begin_to_end(verify, cluster, shared):
     assert cluster.secrets[job] == {"API_KEY": "sk-0123456789"}
     assert outcome.out.splitlines()[1].startswith("ok      placement  every driver ran on a worker")
     assert (session.is_over, cluster.submitted) == (True, [job])
+
+
+def test_the_jobs_of_a_session_have_no_debugger(verify, cluster, shared):
+    outcome, words = verify(DEBUGGER="1")
+    [job] = cluster.submitted
+    assert (outcome.status, words) == (0, ["end", "0"])
+    assert json.loads((shared.jobs / job / "config" / "resolved.json").read_text())["debugger"] is None
 
 
 @pytest.mark.parametrize(

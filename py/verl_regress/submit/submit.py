@@ -63,6 +63,9 @@ def run(args: argparse.Namespace) -> int:
     root = SharedRoot(args.shared_root)
     values = secret_files.read_values(sys.stdin.buffer) if args.secrets else {}
     request = read_request(args)
+    # Of this submission alone: a session or an export of the same knobs has no debugger.
+    said = replace(request.said, debugger=debugger_of(args.knobs), debugger_host=args.debugger_host)
+    request = replace(request, said=said)
     with uncollected(root):
         planned = plan.make(root, request)
         say_left_out(planned)
@@ -110,8 +113,6 @@ def request_of(args: argparse.Namespace, spec_name: str, spec_text: str, texts: 
             seed=knobs.number("TRAIN_SEED"),
             perturbed=args.perturbed,
             plain_secrets=knobs.is_on("ALLOW_PLAIN_SECRETS"),
-            debugger=debugger_of(knobs),
-            debugger_host=args.debugger_host,
         ),
         defaults=Defaults(
             profile=knobs["PROFILE"],
