@@ -47,6 +47,7 @@ bisect::_clone() {
   local source=${WORKDIR}/verl
   # shellcheck disable=SC2034  # snapshot's messages
   BISECT_REPO=$1 SNAPSHOT_KNOB=VERL_REPO
+  snapshot::refuse_password "${1#git:}"
   snapshot::need_git "VERL_REPO=$1 names a git repository"
   if [[ $1 == path:* ]]; then
     source=$(env::path "${1#path:}")

@@ -131,14 +131,14 @@ knob::_first_stranger() {
   done
 }
 
-# knob::as_json: each knob that is not empty, or that the user set, with where its value came from, for the helper (base/knobs.py). An address of
-# an index is left out, because it may have a password.
+# knob::as_json: each knob that is not empty, or that the user set, with where its value came from, for the helper (base/knobs.py). The addresses
+# of an index and of repositories are left out, because they may have a password; CODE_ID names the snapshot that was made.
 knob::as_json() {
   local name value all=''
   for name in "${KNOB_NAMES[@]}"; do
     value=${!name-}
     [[ -n $value ]] || env::is_given "$name" || continue
-    [[ ${KNOB_TYPE[$name]} != *://* ]] || continue
+    [[ ${KNOB_TYPE[$name]} != *://* && ${KNOB_TYPE[$name]} != *git:* ]] || continue
     value=${value//\\/\\\\} value=${value//\"/\\\"}
     all+=",\"${name}\":[\"${value}\",\"${ENV_ORIGIN[$name]}\"]"
   done

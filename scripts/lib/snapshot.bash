@@ -92,8 +92,7 @@ snapshot::_from_pypi() {
 
 snapshot::_from_git() {
   local code_id=$1 source=$2 url=${3%@*} ref=${3##*@} clone=${WORKDIR}/verl commit
-  [[ $url != *://*@* || $url == ssh://* ]] ||
-    cli::die 2 "The URL in ${SNAPSHOT_KNOB} holds a user name or a password, which would be recorded with the snapshot: leave it out and use a git credential helper."
+  snapshot::refuse_password "$url"
   snapshot::need_git "${SNAPSHOT_KNOB}=${source} names a git repository"
   [[ $url == /* || ! -d ${CALLER_DIR}/${url} ]] || url=${CALLER_DIR}/${url} # a path is relative to where it was typed
   [[ ! -d $url ]] || url=$(realpath -- "$url")
@@ -107,6 +106,12 @@ snapshot::_from_git() {
 snapshot::of_commit() {
   if snapshot::is_same "$1" "$2" "$4"; then return; fi
   git -C "$3" archive --format=tar "$4" | snapshot::_create "$1" "$2" "$4"
+}
+
+# snapshot::refuse_password URL: it is recorded, and shown.
+snapshot::refuse_password() {
+  [[ $1 != *://*@* || $1 == ssh://* ]] ||
+    cli::die 2 "The URL in ${SNAPSHOT_KNOB} holds a user name or a password, which would be recorded with the snapshot: leave it out and use a git credential helper."
 }
 
 # snapshot::need_git WHY: the project itself runs without git; only git repositories need it.

@@ -161,6 +161,7 @@ found='the first bad commit is [0-9a-f]{12} \(commit 41\); fresh runs of it and 
     count=$((count + 1))
   done <<EOF
 GOOD=|GOOD is empty: a search needs VERL_REPO, GOOD and BAD, for example *
+VERL_REPO=git:https://me:pw@example.org/verl|The URL in VERL_REPO holds a user name or a password, which would be recorded with the snapshot: leave it out and *
 VERL_REPO=path:/nowhere|/nowhere (from VERL_REPO=path:/nowhere) is not a git repository that git can read (the reason is above): name one.
 GOOD=nope|GOOD='nope' is not a commit, branch or tag of path:*: check the name, or fetch it there.
 BAD=-x|BAD='-x' is not a commit, branch or tag of path:*: check the name, or fetch it there.
@@ -172,5 +173,5 @@ CASE=pppo|CASE=pppo is not a case of the suite rehearsal: use one of ppo, grpo, 
 SUITE=rehersal|SUITE='rehersal' (from the command line or environment) is neither a file nor a suite: did you mean rehearsal? *
 OVERRIDES=a=b|OVERRIDES='a=b' (from the command line or environment) is not for this session: both ends and every commit run the case as the suite has it; leave it out.
 EOF
-  ((count == 11))
+  ((count == 12))
 }

@@ -107,6 +107,15 @@ hostile() {
   [[ -z $(find "$BATS_TEST_TMPDIR" -name ran) ]] || fail 'a value was run'
 }
 
+@test "an address that may have a password is not sent" {
+  local url=https://me:pw@example.org/verl
+  sandbox::run "VERL_REPO=git:${url}" "VERL_SOURCE=git:${url}@main" "CODE_A=git:${url}@a" "CODE_B=git:${url}@b" "TORCH_INDEX_URL=${url}" \
+    MODEL=mine scripts/44_submit_sdk.sh
+  assert_status 0
+  [[ $(sent MODEL) == mine. ]] || fail "$(sent MODEL)"
+  ! grep -qaF me:pw@ "${BOX}/words" || fail 'the head got the password'
+}
+
 @test "a further attempt has the code of its job: a CODE_ID that is typed is refused" {
   for script in 56_resume 57_retry; do
     sandbox::run CODE_ID=codeB JOB=me "scripts/${script}.sh"
