@@ -102,9 +102,11 @@ bisect::_found() { bisect::_git bisect log | sed -nE 's/^# (possible )?first bad
 
 # bisect::_ask ROLE COMMIT_A COMMIT_B: what a regression session says of COMMIT_B: good, bad or skip. It is made or continued if it is not over.
 bisect::_ask() {
-  local said=() code_a code_b status environment file=${BISECT_TEMP}/suite.yaml
+  local said=() code_a code_b status='' environment refused='' file=${BISECT_TEMP}/suite.yaml
+  [[ $1 != commit-* ]] || bisect::_git cat-file -e "$3:verl/__init__.py" 2>/dev/null || refused='it has no verl/__init__.py'
   while true; do
-    output::read_words said helper::run head bisect ask --search "$BISECT_SEARCH" --role "$1" "--subject=$(bisect::_git show --no-patch --format=%s "$3")"
+    output::read_words said helper::run head bisect ask --search "$BISECT_SEARCH" --role "$1" "--refused=${refused}" \
+      "--subject=$(bisect::_git show --no-patch --format=%s "$3")"
     case ${said[0]} in
       new)
         code_a=$(bisect::_snapshot "$2")
@@ -112,15 +114,15 @@ bisect::_ask() {
         printf '%s\n' "${said[1]}" >"$file"
         environment=("SUITE=${file}" "CODE_A=${code_a}" "CODE_B=${code_b}")
         ;;
-      open) environment=(-u SUITE "SESSION=${said[1]}") ;;
+      open)
+        [[ -z $status ]] || cli::die 1 "The session ${said[1]} of $1 ended with status ${status}, and its report could not be written (the reason is above): fix that, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'."
+        environment=(-u SUITE "SESSION=${said[1]}")
+        ;;
       *) printf '%s\n' "${said[0]}" && return ;;
     esac
     status=0
     bisect::_script 60_verify.sh "${environment[@]}" >&2 || status=$?
-    case $status in
-      0 | 9 | 10 | 11 | 12) ;; # its verdict
-      *) cli::die "$status" "The session of $1 ended early (the reason is above): fix that, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'." ;;
-    esac
+    [[ $status =~ ^(0|9|10|11|12)$ ]] || cli::die "$status" "The session of $1 ended early (the reason is above): fix that, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'."
   done
 }
 

@@ -199,6 +199,15 @@ def test_what_was_decided_is_answered_at_once(root, capsys):
     assert search.tried[COMMIT]["session"] == of_commit.path.name
 
 
+def test_a_commit_without_verl_is_skipped_and_trains_nothing(root, capsys):
+    search, _ = ends(root, made.sign)
+    asked = _args("ask", f"--role=commit-{COMMIT}", "--subject=s", "--refused=it has no verl")
+    assert bisect._ask(root, search, asked) == ("skip",)
+    assert capsys.readouterr().err == f"        {COMMIT[:12]} is skipped: it has no verl\n"
+    said = search.tried[COMMIT]
+    assert (said["word"], said["why"], said["subject"]) == (SKIP, "it has no verl", "s")
+
+
 def test_the_report_names_the_commit_its_parent_and_what_each_commit_said(root, capsys):
     search, confirm = confirmed(root, made.sign)
     for number, word in enumerate((GOOD, SKIP, BAD)):
@@ -248,4 +257,4 @@ def confirmed(root, change):
 def _args(step, *words):
     parser = argparse.ArgumentParser()
     bisect.add_arguments(parser)
-    return parser.parse_args([step, "--search=/x", *words])
+    return parser.parse_args([step, "--search=/x", *(["--refused="] if step == "ask" else []), *words])

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, options, text in (
         ("begin", ("name", *_BEGIN), "make a search of the suite on stdin, print its directory"),
         ("open", ("name", "cluster"), "print an unfinished search's directory, repository and ends"),
-        ("ask", ("search", "role", "subject"), "print what a role's session says; or new and its suite, or open and its name"),
+        ("ask", ("search", "role", "subject", "refused"), "print what a role's session says; or new and its suite, or open and its name"),
         ("finish", ("search", "parent", "about"), "write the report on the commit whose diff is on stdin"),
     ):  # fmt: skip
         step = steps.add_parser(name, help=text)
@@ -73,11 +73,12 @@ def _ask(root: SharedRoot, search: Bisection, args: argparse.Namespace) -> tuple
     said = search.read(role)
     if said is None:
         session = search.session(root, role)
-        if session is None:
+        if session is None and not args.refused:
             return "new", json.dumps(search.suite_for(role))
-        if not session.is_over:
+        if session is not None and not session.is_over:
             return "open", session.path.name
-        said = {**search.said_by(session, role), "subject": args.subject}
+        found = search.said_by(session, role) if session else {"word": bisection.SKIP, "why": args.refused}
+        said = {**found, "subject": args.subject}
         search.write(role, said)
     word = "skipped" if said["word"] == bisection.SKIP else said["word"]
     label = _LABELS.get(role) or f"{role.removeprefix('commit-')[:12]} is {word}"
