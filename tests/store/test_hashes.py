@@ -47,6 +47,15 @@ def test_another_users_record_of_large_files_counts_for_nothing(shared, reads):
     assert Hashes(shared).content_of(weights) == first
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_damaged_record_of_large_files_is_written_again(shared, reads, text):
+    weights = write(shared.models / "own" / "weights", "12345")
+    first = Hashes(shared).content_of(weights)
+    (shared.jobs / f".hashes-{os.geteuid()}.json").write_text(text)
+    assert [Hashes(shared).content_of(weights) for _ in range(2)] == [first] * 2
+    assert reads == [weights] * 2
+
+
 def test_a_checkpoint_counts_by_size_and_time(shared, reads):
     weights = write(shared.jobs / "job" / "weights", "12345")
     first = Hashes(shared).content_of(weights.parent, is_read=False)

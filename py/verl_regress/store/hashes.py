@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from verl_regress.base.errors import RegressError
 from verl_regress.base.files import read_json, write_atomically
 from verl_regress.base.layout import SharedRoot
 from verl_regress.base.owner import is_mine
@@ -70,7 +71,9 @@ class Hashes:
         stat = path.stat()
         node = "" if self._root.has(path) else f"{os.uname().nodename} "  # which has files of its own elsewhere
         name = f"{node}{stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
-        known: dict[str, str] = (read_json(self._file) or {}) if is_mine(self._file) else {}
+        known = dict[str, str]()
+        with suppress(RegressError):  # cut off: it is written again
+            known = (read_json(self._file) or {}) if is_mine(self._file) else {}
         if name not in known:
             known[name] = sha256_of(path)
             with suppress(OSError):  # a full disk
