@@ -68,6 +68,7 @@ def test_pyproject_toml_alone(tmp_path):
         ({"pyproject.toml": "[project]\ndependencies = [1]"}, "its pyproject.toml does not list its requirements as text"),
         ({"setup.py": "setup(install_requires=open('needs.txt').read().splitlines())"}, "install_requires in its setup.py is computed"),
         ({"pyproject.toml": "[project"}, "its pyproject.toml is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
+        ({"pyproject.toml": "project = 1"}, "its pyproject.toml is not as Python's packaging defines it: 'int' object has no attribute 'get'"),
         ({"setup.py": b"\xff"}, "its setup.py cannot be read ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte)"),
     ],
 )  # fmt: skip

@@ -26,6 +26,8 @@ def declared(directory: Path, metadata: str | None = None) -> dict[str, Any]:
         return {"requires": _of_checkout(directory)}
     except _Unreadable as error:
         return {"problem": str(error)}
+    except (AttributeError, TypeError) as error:  # such as `project = 1`
+        return {"problem": f"its pyproject.toml is not as Python's packaging defines it: {error}"}
 
 
 def _of_checkout(directory: Path) -> list[str]:
