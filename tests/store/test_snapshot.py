@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from streams import special, state_of, tar
-from wording import THEIRS, said
+from wording import said
 
 from verl_regress.base import trust
 from verl_regress.base.errors import BadInput
@@ -256,11 +256,21 @@ def test_two_concurrent_creators_one_creates_and_the_other_skips(root, capsys, m
     snapshot.need_whole(root.snapshots / "codeA", snapshot.load(root, "codeA"), "codeA")
 
 
+def test_a_snapshot_that_cannot_get_its_name_keeps_the_cause(root, monkeypatch):
+    def refuses(self, target):
+        raise PermissionError(13, "Permission denied", str(target))
+
+    monkeypatch.setattr(snapshot.Path, "rename", refuses)
+    with pytest.raises(PermissionError):
+        make(root)
+    assert list(root.snapshots.iterdir()) == []
+
+
 def test_one_that_is_named_by_its_tree_is_found_beside_one_whose_record_is_damaged(root):
     named, source = f"verl-{snapshot.TREE}", ("pypi:0.7.1", "0.7.1")
     found = make(root, named)["code_id"]
     (root.snapshots / "another").mkdir()
-    (root.snapshots / "another/snapshot.json").write_text("{")
+    (root.snapshots / "another/snapshot.json").write_text("{}")
     assert snapshot.find(root, named, *source) == found
     assert snapshot.find(root, named, *source[:1], "0.8.0") is None
     make(root, "dirty", dirty=True)
@@ -313,7 +323,14 @@ def refused_by_load(root):
     ("record", "problem"),
     [
         (None, "is missing"),
-        (b"{", f"cannot be used: {THEIRS}"),
+        (
+            b'{"code_id": "codeA"}',
+            "cannot be used: it lacks dirty, requirements, revision, source, tree_sha256, verl_version",
+        ),
+        (
+            b"[]",
+            "cannot be used: it lacks code_id, dirty, requirements, revision, source, tree_sha256, verl_version",
+        ),
     ],
 )
 def test_a_snapshot_without_a_complete_record_is_refused(root, record, problem):

@@ -8,7 +8,6 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -33,6 +32,9 @@ _COMPILERS, _FILES_EACH = 4, 100
 _TREE_DIGITS = 8
 # We write these at the top of every snapshot, so they are not part of the hashed tree.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
+
+# What others read of a record.
+_NEEDED = {"code_id", "source", "revision", "dirty", "tree_sha256", "verl_version", "requirements"}
 
 Record = dict[str, Any]
 """What `snapshot.json` holds: code_id, source, revision, dirty, tree_sha256, file_count, verl_version, created, requirements
@@ -104,8 +106,12 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             _write_ours(directory, record)
             _compile(directory, target)
             _make_read_only(directory)
-            with suppress(OSError):  # another one may have made it meanwhile
+            try:
                 directory.rename(target)
+            except OSError:
+                if not os.path.lexists(target):  # else another one has made it meanwhile
+                    raise
+            else:
                 say.changed(f"snapshot {code_id} made from {_described(record)}, {file_count} files at {target}")
                 return record
         return _keep(root, record)
@@ -123,7 +129,7 @@ def find(root: SharedRoot, code_id: str, source: str, revision: str) -> str | No
         target = root.snapshots / known
         try:
             record = _read_record(target)
-        except (OSError, ValueError):  # there is none, or another user closed it
+        except (OSError, ValueError):  # there is none, another user closed it, or it is damaged
             continue
         named = code_id.replace(TREE, record["tree_sha256"][:_TREE_DIGITS])
         if named == known and (record["source"], record["revision"], record["dirty"]) == (source, revision, False):
@@ -194,8 +200,11 @@ def _directory(root: SharedRoot, code_id: str) -> Path:
 
 
 def _read_record(target: Path) -> Record:
-    """Raises OSError, and ValueError for what is not JSON."""
+    """Raises OSError, and ValueError for something that is not a record."""
     record: Record = json.loads((target / RECORD_FILE).read_text(encoding="utf-8"))
+    missing = _NEEDED - record.keys() if isinstance(record, dict) else _NEEDED
+    if missing:
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
     return record
 
 
