@@ -395,6 +395,23 @@ def test_what_must_be_on_one_node_is_compared_with_each_node(submit, ray, sdk, h
         assert sdk.submitted == []
 
 
+@pytest.mark.parametrize(("knobs", "asked"), [((2, 8), "job asks for 16"), ((1, 8), "8 cpu on one node")])
+def test_a_shape_that_the_knobs_decide_is_refused_with_the_knobs(submit, ray, knobs, asked):
+    """Before: the refusal said to write trainer.nnodes, which the knobs decide."""
+    shape = "trainer_overrides: {ppo: ['+trainer.nnodes=${workers}', '+trainer.n_gpus_per_node=${gpus_per_worker}', "
+    workers, each = knobs
+    ray.has_nodes(*(node_row(f"worker-{n}", f"10.0.0.{n + 2}", CPU=64.0, cpu=4.0) for n in range(2)))
+    args = (f"WORKERS={workers}", f"GPUS_PER_WORKER={each}")
+    done = submit(*args, base=BASE.replace("trainer_overrides: {ppo: [", shape))
+    assert (done.status, done.created) == (2, [])
+    assert asked in done.err
+    assert done.err.endswith(
+        f"; WORKERS={workers} and GPUS_PER_WORKER={each} decide this: set them as for 'make up', best in env/local.env, or bring up more.\n"
+    )
+    own = submit(*args, "OVERRIDES=trainer.nnodes=3", base=BASE.replace("trainer_overrides: {ppo: [", shape))
+    assert "WORKERS" not in own.err
+
+
 def test_the_plan_records_what_the_queue_needs_and_the_job_is_queued(submit, sdk, shared):
     sdk.on_submit = lambda **_: queued.extend(path.name for path in shared.queue("c").iterdir())
     queued = []

@@ -320,12 +320,13 @@ def _with_room(planned: plan.Plan, up: Sequence[Node]) -> plan.Plan:
 
     A driver that asks for more than any node has is left for Ray to refuse, in its own time.
     """
-    wanted = planned.composed.devices
+    wanted, by_knobs = planned.composed.devices, _decided_by_knobs(planned)
     has = sorted(filter(None, (wanted.on_node(node.resources) for node in up)), reverse=True)
     if wanted.count > sum(has):
         raise BadInput(
             f"The job asks for {wanted.count} {wanted.resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's "
-            f"config), but the nodes that are up have {sum(has)}: ask for less, or bring up more with 'make up'."
+            f"config), but the nodes that are up have {sum(has)}"
+            + (by_knobs or ": ask for less, or bring up more with 'make up'.")
         )
     pool = wanted.misfit(has)
     if pool is not None:
@@ -335,10 +336,20 @@ def _with_room(planned: plan.Plan, up: Sequence[Node]) -> plan.Plan:
         size = next(each for each in sizes if sum(node // each for node in has) * each >= total)
         raise BadInput(
             f"{nodes}={pool.nodes} and {on_each}={pool.on_each} of verl's config ask for {pool.on_each} {wanted.resource} on "
-            f"{'one node' if pool.nodes == 1 else f'each of {pool.nodes} nodes'}, but the nodes that are up have {' and '.join(map(str, has))}: "
-            f"write {nodes}={total // size} {on_each}={size}."
+            f"{'one node' if pool.nodes == 1 else f'each of {pool.nodes} nodes'}, but the nodes that are up have {' and '.join(map(str, has))}"
+            + (by_knobs or f": write {nodes}={total // size} {on_each}={size}.")
         )
     return replace(planned, cluster_has=sum(has))
+
+
+def _decided_by_knobs(planned: plan.Plan) -> str:
+    """The end of a refusal where the base config takes the number of devices from knobs; empty where the job says it, and for a further attempt."""
+    request, composed, base = planned.request, planned.composed, planned.request.base.origin
+    workers, each = request.defaults.workers, request.defaults.gpus_per_worker
+    origins = {composed.origin_of(f"trainer.{name}") for name in ("nnodes", "n_gpus_per_node")}
+    if request.attempt or origins != {base} or composed.devices.count != workers * each:
+        return ""
+    return f"; WORKERS={workers} and GPUS_PER_WORKER={each} decide this: set them as for 'make up', best in env/local.env, or bring up more."
 
 
 def _write_config(planned: plan.Plan) -> None:
