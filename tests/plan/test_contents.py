@@ -99,9 +99,16 @@ def test_a_batch_that_the_gpus_cannot_share_is_refused(planned):
 def test_a_rollout_that_does_not_fit_the_gpus_is_refused(planned):
     assert planned(*SIX, ROLLOUT.format(3, 4), ACTOR.format("false")).is_refusal(
         "actor_rollout_ref.rollout.tensor_model_parallel_size=4 (from OVERRIDES) does not divide the job's 6 cpu (trainer.nnodes times "
-        "trainer.n_gpus_per_node): write a divisor, such as 1."
+        "trainer.n_gpus_per_node): write 3."
     )
     assert planned(*SIX, ROLLOUT.format(3, 2), ACTOR.format("false")).status == 0
+    more = "+actor_rollout_ref.rollout.data_parallel_size=2"
+    assert planned(*SIX, ROLLOUT.format(3, 2), more, ACTOR.format("false")).is_refusal(
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=2 (from OVERRIDES) times actor_rollout_ref.rollout.data_parallel_size=2 (from OVERRIDES) "
+        "does not divide the job's 6 cpu (trainer.nnodes times trainer.n_gpus_per_node): write 3 as their product."
+    )
+    apart = "+actor_rollout_ref.rollout.disaggregation={enabled:true}"  # prefill and decode have sizes of their own
+    assert planned(*SIX, ROLLOUT.format(3, 4), apart, ACTOR.format("false")).status == 0
 
 
 RESUME = "trainer.resume_mode=resume_path"

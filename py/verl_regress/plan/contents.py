@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from math import prod
 from pathlib import Path
 
 from verl_regress.base.errors import BadInput, shown
@@ -51,23 +52,26 @@ def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterab
 def _check_shape(composed: Composed) -> None:
     """What verl asserts once its trainer runs (validate_config), and of its engines when they begin."""
     gpus, actor, resource = composed.devices.trainer, "actor_rollout_ref.actor", composed.devices.resource
-    keys = (
-        "data.train_batch_size",
-        "actor_rollout_ref.rollout.n",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size",
-    )
-    batch, answers, parts = (value if isinstance(value := composed.value(key), int) else 0 for key in keys)
+    rollout = "actor_rollout_ref.rollout"
+    keys = ("data.train_batch_size", f"{rollout}.n")
+    batch, answers = (value if isinstance(value := composed.value(key), int) else 0 for key in keys)
     is_cut = composed.value(f"{actor}.use_dynamic_bsz") is False and composed.value(f"{actor}.strategy") != "megatron"
     if gpus and is_cut and batch * answers % gpus:
         raise BadInput(
             f"{composed.named(keys[0], batch)} with {keys[1]}={answers} gives {batch * answers} answers, which {gpus} {resource} cannot share evenly: "
             f"write {keys[0]}={-(-batch // gpus) * gpus}."
         )
-    is_apart = composed.value("trainer.v1.trainer_mode") == "separate_async"  # the rollout has GPUs of its own
-    if gpus and parts > 0 and gpus % parts and not is_apart:
+    # Then the rollout has GPUs of its own, or its replicas are divided in another way.
+    is_apart = composed.value("trainer.v1.trainer_mode") == "separate_async"
+    is_other = is_apart or composed.value(f"{rollout}.disaggregation.enabled") is True
+    parallel = [f"{rollout}.{of}_parallel_size" for of in ("tensor_model", "data", "pipeline_model")]
+    sizes = {key: size for key in parallel if isinstance(size := composed.value(key), int) and size > 1}
+    each = prod(sizes.values())  # of one replica
+    if gpus and gpus % each and not is_other:
+        fits = next(less for less in range(each, 0, -1) if gpus % less == 0)
         raise BadInput(
-            f"{composed.named(keys[2], parts)} does not divide the job's {gpus} {resource} (trainer.nnodes times "
-            "trainer.n_gpus_per_node): write a divisor, such as 1."
+            f"{' times '.join(composed.named(*size) for size in sizes.items())} does not divide the job's {gpus} {resource} (trainer.nnodes "
+            f"times trainer.n_gpus_per_node): write {fits}{' as their product' if len(sizes) > 1 else ''}."
         )
 
 
