@@ -88,7 +88,7 @@ def prepare(
 
 
 def prepare_critic(model: Path) -> None:
-    """Make the critic of a model that was prepared, unless it exists; of what cannot have one, a warning says it."""
+    """Make the critic of a model that was prepared, unless it exists; warns if the model cannot have one."""
     of = artefact.load(model)
 
     def build(directory: Path) -> dict[str, str]:
