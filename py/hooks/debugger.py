@@ -56,8 +56,8 @@ def _waiting(job: Path) -> Iterator[None]:
     attached = waits.with_suffix(".attached.json")
     with contextlib.ExitStack() as record:
         for file in (waits, attached):
-            record.callback(file.unlink, missing_ok=True)
-        with suppress(OSError):  # without its file, the thread waits all the same
+            record.callback(_remove, file)
+        with suppress(Exception):  # without its file, the thread waits all the same
             waits.parent.mkdir(parents=True, exist_ok=True)
             stream = record.enter_context(waits.with_suffix(".young").open("w", encoding="utf-8"))
             since, (host, port) = datetime.now(timezone.utc).isoformat(timespec="seconds"), _address or ("", 0)
@@ -81,6 +81,11 @@ def _waiting(job: Path) -> Iterator[None]:
     watcher.pydev_do_not_trace = True  # type: ignore[attr-defined]
     watcher.is_pydev_daemon_thread = True  # type: ignore[attr-defined]
     watcher.start()
+
+
+def _remove(file: Path) -> None:
+    with suppress(OSError):
+        file.unlink()
 
 
 def _where() -> dict[str, Any]:

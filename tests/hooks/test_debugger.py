@@ -115,6 +115,30 @@ def test_after_an_exception_it_is_the_line_that_raised_it(process):
     assert (one.function, one.line, one.exception) == ("raises", 8, "ValueError")
 
 
+@pytest.mark.parametrize("obstacle", ["raylet", "folder"])
+def test_a_breakpoint_that_cannot_be_recorded_waits_all_the_same(make_job, tmp_path, obstacle):
+    job = make_job()
+    for name, text in FILES.items():
+        write(tmp_path / "code" / name, text)
+    if obstacle == "raylet":
+        write(tmp_path / "code/ray/_raylet.py", "")
+    else:
+        write(job.state / "breakpoints", "a file")
+    program = """
+import debugger, threading
+debugger._LOOK_EVERY = 0.02
+import reward, debugpy
+print(reward.score())
+debugpy.connected = False
+[one.join() for one in threading.enumerate() if one.name == "verl-regress-debugger"]
+"""
+    env = environment(HOOKS, tmp_path / "code", hooks="debugger", job_dir=job.path)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=env, input="attach\n", capture_output=True, text=True, timeout=60
+    )
+    assert (ran.stdout, ran.stderr) == ("1\n", "")
+
+
 def test_the_record_of_a_killed_process_counts_for_nothing(process):
     process("reward.score()")
     process.processes[0].kill()
