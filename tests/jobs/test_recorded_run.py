@@ -51,8 +51,10 @@ def test_a_seed_is_no_difference_but_pairs_the_runs(tmp_path, said, overrides, s
 def test_a_job_directory_tells_its_packages(tmp_path):
     job = unpack(tmp_path, "ppo-0.9.1-v1-1")
     assert "packages" not in recorded_run.read(job).facts
-    listed = {"nodes": ["head", "worker-0"], "python": "3.11.9", "sha256": "ab" * 32, "packages": {"torch": "2.11.0"}}
-    (job / "config/packages.json").write_text(json.dumps({"sha256": "ab" * 32, "head": "head", "lists": [listed]}))
+    listed = {"nodes": ["worker-0"], "python": "3.11.9", "sha256": "ab" * 32, "packages": {"torch": "2.11.0"}}
+    of_head = {**listed, "nodes": ["head"], "sha256": "cd" * 32, "packages": {"torch": "2.12.0"}}
+    record = {"sha256": "ab" * 32, "head": "head", "lists": [of_head, listed]}
+    (job / "config/packages.json").write_text(json.dumps(record))
     run = recorded_run.read(job)
     assert run.facts["packages"] == "Python 3.11.9, 1 packages (sha256 abababababab)"
     assert run.packages == {"Python": "3.11.9", "torch": "2.11.0"}

@@ -46,7 +46,13 @@ def test_an_equal_run_is_taken_over(root, earlier):
         ("artefacts", {"model sha256": "other", "data sha256": "d"}),
         ("image", "sha256:2"),
         ("artefacts", {"data sha256": "d"}),
-        ("packages", {"lists": [{"python": "3.12", "packages": {"torch": "2"}, "sha256": "0" * 64}]}),
+        (
+            "packages",
+            {
+                "head": "h",
+                "lists": [{"nodes": ["w"], "python": "3.12", "packages": {"torch": "2"}, "sha256": "0" * 64}],
+            },
+        ),
         ("state", {"ended": {"exit_code": 1}}),
         ("state", {"ended": None}),
         ("reused_from", "20261120T100000Z"),

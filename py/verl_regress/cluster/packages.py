@@ -156,11 +156,15 @@ def workers(known: Iterable[NodePackages]) -> list[NodePackages]:
     return [one for one in known if not one.is_head]
 
 
+def of_workers(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lists in a config/packages.json that nodes other than the head have."""
+    return [one for one in record.get("lists") or [] if any(node != record["head"] for node in one["nodes"])]
+
+
 def in_job(record: Mapping[str, Any]) -> dict[str, str]:
     """Versions by name that a job's workers had, by its config/packages.json; several if the workers differed."""
     versions: dict[str, set[str]] = {}
-    for one in record["lists"]:
-        if any(node != record["head"] for node in one["nodes"]):
-            for name, version in {PYTHON: one["python"], **one["packages"]}.items():
-                versions.setdefault(name, set()).add(version)
+    for one in of_workers(record):
+        for name, version in {PYTHON: one["python"], **one["packages"]}.items():
+            versions.setdefault(name, set()).add(version)
     return {name: "/".join(sorted(found)) for name, found in versions.items()}

@@ -99,7 +99,7 @@ def _read(directory: Path) -> Run:
         facts=_facts(directory, resolved, overrides),
         config=_flat_config(JobDir(directory).config / "verl_config.yaml", resolved),
         memory=memory_records.read(attempts),
-        packages=packages.in_job(listed) if (listed := _config(directory, "packages.json")).get("lists") else {},
+        packages=packages.in_job(_config(directory, "packages.json")),
     )
 
 
@@ -215,10 +215,10 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
 
 
 def packages_fact(record: Mapping[str, Any]) -> dict[str, str]:
-    """The fact of a config/packages.json; nothing if that was not recorded."""
+    """The fact of a config/packages.json, without the head's list; nothing if that was not recorded."""
     found = {
         f"Python {each['python']}, {len(each['packages'])} packages (sha256 {each['sha256'][:12]})"
-        for each in record.get("lists") or []
+        for each in packages.of_workers(record)
     }
     return {"packages": "; ".join(sorted(found))} if found else {}
 
