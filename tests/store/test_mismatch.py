@@ -20,7 +20,7 @@ ENVIRONMENT = {
     "sys_platform": "linux",
     "platform_machine": "x86_64",
 }
-CURES = "build an image with them (docker/requirements.lock) or name one that has them with NODE_IMAGE, or set ALLOW_MISMATCH=1."
+CURES = "build an image with them (docker/requirements.in) or name one that has them with NODE_IMAGE, or set ALLOW_MISMATCH=1."
 
 
 def image(**others):
@@ -104,7 +104,7 @@ def test_packages_missing_on_one_worker_are_in_the_same_sentence():
     assert refusal(found) == (
         "verl 0.9.1 (CODE_ID=codeB) wants a>=2 (worker-0 has 1), c (worker-1 has none) and d (they have none); the workers have different "
         "packages, a 1 on worker-0 and 2 on worker-1, c 1 on worker-0 and none on worker-1: build an image with them "
-        "(docker/requirements.lock) or name one that has them with NODE_IMAGE, give all workers the same packages, or set ALLOW_MISMATCH=1."
+        "(docker/requirements.in) or name one that has them with NODE_IMAGE, give all workers the same packages, or set ALLOW_MISMATCH=1."
     )
 
 

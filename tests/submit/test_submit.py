@@ -455,7 +455,7 @@ def test_a_snapshot_that_wants_other_packages_is_refused_with_all_of_them(submit
     wants(shared, "numpy<2", "TransferQueue==0.1.11", verl_version="0.9.1")
     assert submit().is_refusal(
         "verl 0.9.1 (CODE_ID=codeA) wants numpy<2 (the nodes have 2.4.6) and TransferQueue==0.1.11 (they have none): build an image with "
-        "them (docker/requirements.lock) or name one that has them with NODE_IMAGE, or set ALLOW_MISMATCH=1."
+        "them (docker/requirements.in) or name one that has them with NODE_IMAGE, or set ALLOW_MISMATCH=1."
     )
     assert sdk.submitted == []
 

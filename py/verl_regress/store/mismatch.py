@@ -55,7 +55,7 @@ def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Seq
         problem = shown(str(error).partition("\n")[0])
     if wants:
         problems.append(f"{verl} wants {_joined(wants)}")
-        cures.append("build an image with them (docker/requirements.lock) or name one that has them with NODE_IMAGE")
+        cures.append("build an image with them (docker/requirements.in) or name one that has them with NODE_IMAGE")
     differing = _differences(on)
     if differing:
         problems.append(f"{'t' if problems else 'T'}he workers have different packages, {differing}")
