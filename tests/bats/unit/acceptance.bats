@@ -38,7 +38,7 @@ resume	0" ]] || fail "$output"
   [[ $output != *'it went on'* ]]
 }
 
-@test "before a cluster is brought up, knobs of a job are refused; those of a session are not" {
+@test "before a cluster is brought up, knobs of a job are refused, not a session's" {
   run make -n -C "$REPO" --no-print-directory acceptance
   [[ ${lines[0]} == 'scripts/67_acceptance.sh --check' ]]
   stub docker
@@ -59,7 +59,7 @@ over() { echo ppo-1 >"${ACCEPTANCE_FILES}/ppo.job"; }
 trains() {
   echo sft-1 >"${ACCEPTANCE_FILES}/sft.job"
   kill -INT "$$"
-  sleep 60
+  wait::until 60 - false
 }
 acceptance::step ppo '' over
 acceptance::step sft '' trains
