@@ -184,31 +184,46 @@ prereq::_nvidia_runtime() {
 }
 
 # prereq::_nvidia_gpus: each GPU that a worker is to get is whole, has a driver for the CUDA of our image, and is used by no process, unless our
-# cluster has it; a warning if they are of several types.
+# cluster has it, or FORCE=1; a warning if they are of several types, or if nvidia-smi does not answer for all.
 prereq::_nvidia_gpus() {
-  local gpus=() used=() free=() line index uuid driver mig name type='' of_pid wanted
+  local gpus=() used=() free=() line index uuid driver mig name type='' of_pid wanted cure checked=0
   wanted=$(compose::all_gpus)
   output::read_lines gpus prereq::_nvidia --query-gpu=index,uuid,driver_version,mig.mode.current,name
-  output::read_lines used prereq::_nvidia --query-compute-apps=gpu_uuid,pid
+  output::read_lines used prereq::_gpu_processes
   for line in "${gpus[@]}"; do
     IFS=', ' read -r index uuid _ <<<"$line"
     [[ " ${used[*]}" == *" ${uuid}, "* ]] || free+=("$index")
   done
+  cure='end it, wait for it, or share the GPU with FORCE=1'
+  ((${#free[@]} == 0)) ||
+    cure="end it, wait for it, share the GPU with FORCE=1, or set GPU_IDS=$(IFS=, && printf '%s' "${free[*]}") and a WORKERS times GPUS_PER_WORKER of at most ${#free[@]}"
   for line in "${gpus[@]}"; do
     IFS=', ' read -r index uuid driver mig name <<<"$line"
     [[ $index =~ ^[0-9]+$ && ,${wanted}, == *",${index},"* ]] || continue
+    checked=$((checked + 1))
     [[ -n $NODE_IMAGE || ! $driver =~ ^([0-9]+)\. ]] || ((BASH_REMATCH[1] >= PREREQ_DRIVER)) ||
       cli::die 1 "The NVIDIA driver ${driver} (nvidia-smi) is too old for the node image, whose torch is for CUDA 13: install ${PREREQ_DRIVER} or later, or name an image for its CUDA in NODE_IMAGE."
     [[ $mig != Enabled ]] ||
       cli::die 1 "GPU ${index} (${name}) is split with MIG (nvidia-smi), and a worker gets whole GPUs: run 'sudo nvidia-smi -i ${index} -mig 0'."
     for of_pid in "${used[@]}"; do
-      [[ $of_pid != "${uuid}, "* || -n $(nodes::owners) ]] ||
-        cli::die 1 "GPU ${index} (${name}) is in use by the process ${of_pid#*, } (nvidia-smi), and a worker is to get it: end it, wait for it, or choose from those that no process uses with GPU_IDS=$(IFS=, && printf '%s' "${free[*]}") and WORKERS times GPUS_PER_WORKER."
+      [[ $FORCE == 1 || $of_pid != "${uuid}, "* || -n $(nodes::owners) ]] ||
+        cli::die 1 "GPU ${index} (${name}) is in use by the process ${of_pid#*, } (nvidia-smi), and a worker is to get it: ${cure}."
     done
     [[ -z $type || $name == "$type" ]] ||
       prereq::_warn "the workers' GPUs are of several types (${type}, ${name}): the slowest and smallest decides, and runs on them are not comparable with others."
     type=$name
   done
+  if ((checked == WORKERS * GPUS_PER_WORKER)); then
+    log::ok "${checked} GPUs checked: driver, MIG and processes (nvidia-smi)"
+  else
+    prereq::_warn "nvidia-smi described ${checked} of the $((WORKERS * GPUS_PER_WORKER)) GPUs that the workers are to get, so driver, MIG and processes of the others are not checked: run 'nvidia-smi --query-gpu=index,uuid,driver_version,mig.mode.current,name --format=csv' to see why."
+  fi
+}
+
+# prereq::_gpu_processes: `UUID, PID` of each process on a GPU, but for the server of MPS, which is there to share it.
+prereq::_gpu_processes() {
+  prereq::_nvidia --query-compute-apps=gpu_uuid,pid,process_name |
+    sed -E '/[ /]nvidia-cuda-mps-server$/d; s/^([^,]*, [^,]*).*/\1/'
 }
 
 prereq::_nvidia() { nvidia-smi "$@" --format=csv,noheader 2>/dev/null || true; }

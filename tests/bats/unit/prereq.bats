@@ -11,7 +11,7 @@ setup() {
 
 # As many GPUs as nvidia-smi lists; MIG slices are listed below theirs, indented.
 nvidia_gpus() { stub nvidia-smi "for ((i = 0; i < $1; i++)); do echo \"GPU \$i: NVIDIA H200 (UUID: GPU-\$i)\"; echo '  MIG 1g'; done"; }
-# nvidia N [USED [EDIT]]: N GPUs as each question prints them; USED has lines UUID, PID; sed's EDIT changes the list.
+# nvidia N [USED [EDIT]]: N GPUs as each question prints them; USED has lines UUID, PID, NAME; sed's EDIT changes the list.
 nvidia() {
   stub nvidia-smi "case \$1 in
     --query-gpu=*) for ((i = 0; i < $1; i++)); do echo \"\$i, GPU-\$i, 580.95.05, Disabled, NVIDIA H200\"; done | sed '${3:-}' ;;
@@ -51,9 +51,11 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::gpus; }
 }
 
 @test "NVIDIA: GPUs that are in use, unless no worker gets them or our cluster has them" {
-  nvidia 8 $'GPU-2, 4242\nGPU-7, 4343\n'
+  nvidia 8 $'GPU-2, 4242, python3\nGPU-7, 4343, my server\n'
   gpus PROFILE=gpu
-  assert_error 1 'GPU 2 (NVIDIA H200) is in use by the process 4242 (nvidia-smi), and a worker is to get it: end it, wait for it, or choose from those that no process uses with GPU_IDS=0,1,3,4,5,6 and WORKERS times GPUS_PER_WORKER.'
+  assert_error 1 'GPU 2 (NVIDIA H200) is in use by the process 4242 (nvidia-smi), and a worker is to get it: end it, wait for it, share the GPU with FORCE=1, or set GPU_IDS=0,1,3,4,5,6 and a WORKERS times GPUS_PER_WORKER of at most 6.'
+  gpus PROFILE=gpu FORCE=1
+  assert_status 0
   gpus PROFILE=gpu WORKERS=1 GPUS_PER_WORKER=2
   assert_status 0
   gpus PROFILE=gpu WORKERS=2 GPUS_PER_WORKER=3 GPU_IDS=0,1,3,4,5,6
@@ -66,6 +68,25 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::gpus; }
   stub docker 'case $1 in info) echo "nvidia " ;; inspect) echo "/mvp11-head|true|since|10.0.0.1 |mvp11|00000000000000aa|me|/w" ;; esac'
   gpus PROFILE=gpu
   assert_status 0
+}
+
+@test "NVIDIA: no GPU is free, and the server of MPS is no use of one" {
+  nvidia 1 $'GPU-0, 4242, python3\n'
+  gpus PROFILE=gpu WORKERS=1 GPUS_PER_WORKER=1
+  assert_error 1 'GPU 0 (NVIDIA H200) is in use by the process 4242 (nvidia-smi), and a worker is to get it: end it, wait for it, or share the GPU with FORCE=1.'
+  nvidia 1 $'GPU-0, 4242, nvidia-cuda-mps-server\n'
+  gpus PROFILE=gpu WORKERS=1 GPUS_PER_WORKER=1
+  assert_status 0
+}
+
+@test "NVIDIA: a driver that does not know what is asked is a warning" {
+  nvidia 8
+  gpus PROFILE=gpu
+  assert_line 'ok      8 GPUs checked: driver, MIG and processes (nvidia-smi)'
+  nvidia_gpus 8
+  gpus PROFILE=gpu
+  assert_status 0
+  assert_line "warning nvidia-smi described 0 of the 8 GPUs that the workers are to get, so driver, MIG and processes of the others are not checked: run 'nvidia-smi --query-gpu=index,uuid,driver_version,mig.mode.current,name --format=csv' to see why."
 }
 
 @test "NVIDIA: a driver that is too old for our image, which another image may suit" {
