@@ -36,7 +36,12 @@ setup_file() {
 
 history_git() { git -C "$HISTORY" -c user.name=me -c user.email=me@example.org "$@"; }
 
-commit() { history_git add . && history_git commit --quiet --allow-empty --message "commit $1"; }
+# With one date their ids are the same in each run, and so are the commits that git asks for next to one that was skipped.
+commit() {
+  history_git add .
+  GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z \
+    history_git commit --quiet --allow-empty --message "commit $1"
+}
 
 # library COMMAND...: in a shell with the libraries, whose head is this machine.
 library() {
@@ -75,22 +80,23 @@ goes_on() {
 # that number. Without JUDGED it says nothing of commits; with UNWRITTEN no report is written.
 train() {
   local word=regressed session role
-  if [[ $2 == -u && -z $UNWRITTEN ]]; then
-    session_of "${ROOT}/verify/${4#SESSION=}" regressed # of commit 51
-    return
+  if [[ $2 == -u ]]; then
+    session="${ROOT}/verify/${4#SESSION=}"
+  else
+    role=$(sed -nE 's/.*"title": "bisect [^ ]+: ([^"]*)".*/\1/p' "${2#SUITE=}")
+    printf '%s\n' "$role" >>"${ROOT}/runs"
+    session="${ROOT}/verify/$(wc -l <"${ROOT}/runs")"
+    mkdir -p "${session}/evidence"
+    printf '{"suite": {"content": %s}}' "$(<"${2#SUITE=}")" >"${session}/evidence/begin.json"
+    printf '%s%s' "$role" "$(<"${ROOT}/common/code/verl/${4#CODE_B=}/verl/loss.py")" >"${session}/trained"
+    [[ ${session##*/} != "$STOP_AT" ]] || return 130
   fi
-  role=$(sed -nE 's/.*"title": "bisect [^ ]+: ([^"]*)".*/\1/p' "${2#SUITE=}")
-  printf '%s\n' "$role" >>"${ROOT}/runs"
-  session="${ROOT}/verify/$(wc -l <"${ROOT}/runs")"
-  mkdir -p "${session}/evidence"
-  printf '{"suite": {"content": %s}}' "$(<"${2#SUITE=}")" >"${session}/evidence/begin.json"
-  [[ ${session##*/} != "$STOP_AT" ]] || return 130
   [[ -z $UNWRITTEN ]] || return 9
-  case ${role}$(<"${ROOT}/common/code/verl/${4#CODE_B=}/verl/loss.py") in
+  case $(<"${session}/trained") in
     commit-*good) word=identical ;;
     commit-*broken) word=inconclusive ;;
   esac
-  [[ -n $JUDGED || $role != commit-* ]] || word=inconclusive
+  [[ -n $JUDGED || $(<"${session}/trained") != commit-* ]] || word=inconclusive
   session_of "$session" "$word"
   [[ $word != regressed ]] || return 9
 }
