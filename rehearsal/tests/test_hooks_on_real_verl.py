@@ -212,7 +212,7 @@ def test_each_request_gets_a_seed_of_its_own():
     from verl.experimental.agent_loop import agent_loop
 
     class Worker(agent_loop.AgentLoopWorker):
-        config = OmegaConf.create({"data": {"seed": None}})
+        config = OmegaConf.create({"data": {"seed": None}, "actor_rollout_ref": {"rollout": {"name": "hf_cpu"}}})
 
         def __init__(self):
             pass
