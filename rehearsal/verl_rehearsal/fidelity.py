@@ -59,7 +59,7 @@ def check(workload: str, metrics: Path, reports: Path, *, one_machine: bool = Fa
     `one_machine`: the training actors ran on the same machine; otherwise each must have had one of its own.
     """
     kind = KINDS[workload]
-    steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()] if metrics.is_file() else []
+    steps = _steps(metrics)
     if kind.samples:
         yield from _correlation(steps)
     yield _learning_rate(steps, kind.learning_rate)
@@ -79,9 +79,9 @@ def check(workload: str, metrics: Path, reports: Path, *, one_machine: bool = Fa
 
 
 def check_on_gpu(workload: str, metrics: Path) -> Iterator[Check]:
-    """Yield the checks of a run on GPUs, where no hook reports: those for which verl's metrics are enough. Raises as `check` does."""
+    """Yield the checks of a run on GPUs, where no hook reports: what verl's metrics alone can show. Raises as `check` does."""
     kind = KINDS[workload]
-    steps = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()] if metrics.is_file() else []
+    steps = _steps(metrics)
     for gradient in kind.gradients.values():
         yield _gradient(steps, gradient, least=0.0)
     if kind.samples:
@@ -181,6 +181,10 @@ def _groups(samples: list[tuple[Any, ...]]) -> Check:
         len(groups) > 0 and differ >= MIN_SHARE * len(groups),
         f"groups whose answers differ: {differ} of the first {len(groups)} (wanted: at least half)",
     )
+
+
+def _steps(metrics: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()] if metrics.is_file() else []
 
 
 def _values(steps: list[dict[str, Any]], metric: str) -> list[float]:
