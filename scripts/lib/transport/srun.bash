@@ -128,7 +128,11 @@ existing_nodes::need_all() {
   node::ask_all "$answers" srun::_need_container
 }
 
+# The reason is printed whole: some tools write a line in pieces, and other nodes are asked at the same time.
 srun::_need_container() {
-  transport::exec "$1" sh -c : ||
+  local said
+  said=$(transport::exec "$1" sh -c : 2>&1) || {
+    printf '%s\n' "$said" >&2
     cli::die 1 "No command runs on the node '$1' ($(allocation::where "$1")) in NODES_CONTAINER='${NODES_CONTAINER}' (from ${ENV_ORIGIN[NODES_CONTAINER]}; the reason is above): correct it, or leave it empty for the host's own Python."
+  }
 }
