@@ -7,28 +7,29 @@ AGAIN_FILES=2          # failures in more files are no coincidence
 PARALLEL=(--jobs "$JOBS" --no-parallelize-within-files)
 
 suite::lint() { scripts/dev/lint.sh; }
-suite::unit() { suite::_bats unit unit "${PARALLEL[@]}" --filter-tags '!slow'; }
-suite::unit-slow() { suite::_bats unit unit-slow "${PARALLEL[@]}" --filter-tags slow; }
+suite::unit() { suite::_twice unit unit "${PARALLEL[@]}" --filter-tags '!slow'; }
+suite::unit-slow() { suite::_twice unit unit-slow "${PARALLEL[@]}" --filter-tags slow; }
 suite::contract() { suite::_bats contract contract --jobs "$JOBS"; } # one file
 suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
-suite::container() { suite::_live container; } # one cluster at a time, in this suite and in the next two
-suite::platforms() { suite::_live platforms; }
+suite::container() { suite::_twice container container; } # one cluster at a time, in this suite and in the next two
+suite::platforms() { suite::_twice platforms platforms; }
 suite::py() { suite::_pytest py -m 'not slow'; }
 suite::py-slow() { suite::_pytest py-slow -m slow --numprocesses "$JOBS"; }
 suite::faults() {
   rm -f -- "${REPORTS}/reliability.jsonl"
-  suite::_live faults
+  suite::_twice faults faults
 }
 
-# suite::_live NAME: files with failed tests run once more, if they are few: dozens of real clusters and trainings on a shared machine
-# meet what no test means, such as a Ray that is late. What fails twice has failed; count_tests.py names what failed once.
-suite::_live() {
+# suite::_twice DIRECTORY REPORT OPTION...: files with failed tests run once more, if they are few: thousands of processes and dozens of
+# trainings on a shared machine meet what no test means, such as a Ray that is late. What fails twice has failed; count_tests.py names
+# what failed once.
+suite::_twice() {
   local files=()
-  ! suite::_bats "$1" "$1" || return 0
-  mapfile -t files < <(grep -oE 'in test file tests/bats/[^,]+' "${REPORTS}/$1.tap" | cut -d ' ' -f 4 | sort -u)
+  ! suite::_bats "$@" || return 0
+  mapfile -t files < <(grep -oE 'in test file tests/bats/[^,]+' "${REPORTS}/$2.tap" | cut -d ' ' -f 4 | sort -u)
   ((${#files[@]} >= 1 && ${#files[@]} <= AGAIN_FILES)) || return 1
-  log::step "suite $1, again: ${files[*]}"
-  .venv/bin/bats --timing "${files[@]}" | tee "${REPORTS}/$1.again.tap"
+  log::step "suite $2, again: ${files[*]}"
+  .venv/bin/bats "${@:3}" --timing "${files[@]}" | tee "${REPORTS}/$2.again.tap"
 }
 
 # suite::_bats DIRECTORY REPORT OPTION...

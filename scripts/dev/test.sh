@@ -8,8 +8,8 @@
 #   scripts/dev/test.sh platforms        the same on ssh, several hosts and Slurm
 #   scripts/dev/test.sh faults           faults on them; 'make -C maintain faults' also adds their records to its page
 #
-# The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed. Of the
-# suites with real clusters, one or two files with failed tests run once more; the count names what failed once.
+# The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed. Of unit
+# tests and real clusters, one or two files with failed tests run once more; the count names what failed once.
 # Environment: FUZZ_SEED and FUZZ_SCALE (other and more cases of bad input), GSM8K_DIR (a folder with the real GSM8K,
 # without which two tests are skipped).
 #
