@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up down prepare snapshot submit slurm export wait jobs resume retry stop debug gc logs status verify bisect acceptance report history dashboard tunnel debugger quickstart test version dist
+override targets := help check build up doctor down prepare snapshot submit slurm export wait jobs resume retry stop debug gc logs status verify bisect acceptance report history dashboard tunnel debugger quickstart test version dist
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
@@ -37,8 +37,11 @@ build: ## build the node image (skipped when its inputs are unchanged)
 up: check ## bring the cluster up: containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
 	@scripts/01_up.sh
 	@scripts/12_install_py_deps.sh
+	@scripts/14_doctor.sh --gate
 	@scripts/20_start_head.sh
 	@scripts/21_start_workers.sh
+doctor: ## can these nodes train together? network, machines, shared root and packages, in a minute, before a job finds out [JSON=1, SKIP_DOCTOR]
+	@scripts/14_doctor.sh
 down: ## remove the cluster: exactly what bears its label; the shared directory stays [FORCE=1]
 	@scripts/02_down.sh
 dashboard: ## where Ray's dashboard is, its token's file, how to log in, and whether it answers
@@ -109,6 +112,7 @@ quickstart: .quickstart-host ## from a bare machine to a trained PPO job on a th
 	@scripts/00_prereq_check.sh
 	@scripts/01_up.sh
 	@scripts/12_install_py_deps.sh
+	@scripts/14_doctor.sh --gate
 	@scripts/20_start_head.sh
 	@scripts/21_start_workers.sh
 	@scripts/30_prepare_data_and_model.sh

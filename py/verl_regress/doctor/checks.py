@@ -1,0 +1,85 @@
+"""What a check is: a code, what it tries, and a function that judges the facts of all nodes."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Facts = Mapping[str, Any]  # what a group's probe found on a node; JSON
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a probe on a node must know. `nodes`: the address of each, by name, head first. `quick`: there is half a second."""
+
+    node: str
+    nodes: Mapping[str, str]
+    cluster: str
+    profile: str
+    shared_root: str
+    gcs_port: int
+    quick: bool
+    trains: bool  # a job runs on this node: do not disturb it
+
+    @property
+    def address(self) -> str:
+        """That of this node."""
+        return self.nodes[self.node]
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """The other nodes."""
+        return {name: address for name, address in self.nodes.items() if name != self.node}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a judge must know beside the facts: the nodes that answered, and the knobs."""
+
+    nodes: Mapping[str, str]
+    profile: str
+    gcs_port: int
+    quick: bool
+    knobs: Mapping[str, str]
+    training: tuple[str, ...]  # nodes on which a job runs
+
+    @property
+    def workers(self) -> list[str]:
+        """All but the head."""
+        return [name for name in self.nodes if name != "head"]
+
+
+OK, ALARM, SKIPPED = "ok", "alarm", "skipped"
+
+
+class Seen(NamedTuple):
+    """What a judge says: between whom, what was seen, and of an alarm what it means and the cure in this tool's terms."""
+
+    status: str
+    where: str
+    seen: str
+    means: str = ""
+    cure: str = ""
+
+
+def ok(where: str, seen: str) -> Seen:
+    """It is as it should be."""
+    return Seen(OK, where, seen)
+
+
+def alarm(where: str, seen: str, means: str, cure: str) -> Seen:
+    """A job will have trouble."""
+    return Seen(ALARM, where, seen, means, cure)
+
+
+def skipped(where: str, why: str) -> Seen:
+    """It was not tried."""
+    return Seen(SKIPPED, where, why)
+
+
+class Check(NamedTuple):
+    """A line of a group's table. `judge` gets the group's facts of each node by name; no answer of it means that all is well."""
+
+    code: str
+    tries: str
+    judge: Callable[[Mapping[str, Facts], Cluster], Iterable[Seen]]
+    quick: bool = False

@@ -1,0 +1,54 @@
+# doctor: whether the nodes can train together (py/verl_regress/doctor). It needs neither Ray nor the shared root: each node gets the checks
+# on the stdin of its own Python.
+# shellcheck shell=bash
+
+readonly DOCTOR_LONGEST=55 # seconds that a node has for its answer
+
+# doctor::run [--quick] [--gate]: asks all nodes at once, and prints what their answers mean. Returns 9 if there is an alarm.
+doctor::run() {
+  local node dir nodes=() pids=() judge=''
+  cli::temp_dir dir
+  node::ask_all "$dir" doctor::_address
+  for node in $(node::list); do nodes+=("${node}=$(<"${dir}/${node}")"); done
+  for node in $(node::list); do
+    doctor::_probe "$node" "${dir}/${node}" "$@" "${nodes[@]}" </dev/null &
+    pids+=("$!")
+  done
+  wait::until "$DOCTOR_LONGEST" - doctor::_has_ended "${pids[@]}" || kill "${pids[@]}" 2>/dev/null || true
+  for node in $(node::list); do
+    [[ -s ${dir}/${node}.answer ]] || printf 'no answer in %s s\n' "$DOCTOR_LONGEST" >"${dir}/${node}.answer"
+    [[ -n $judge || $(<"${dir}/${node}.answer") != '{'* ]] || judge=$node
+  done
+  [[ -n $judge ]] || cli::die 8 "No node of ${CLUSTER_NAME} runs the doctor (head: $(<"${dir}/head.answer")): bring the cluster up with 'make up'."
+  for node in $(node::list); do printf '%s\t%s\n' "$node" "$(<"${dir}/${node}.answer")"; done |
+    doctor::_python "$judge" judge "$@" "${nodes[@]}"
+}
+
+# doctor::_address NODE: prints nothing for a node that cannot be reached.
+doctor::_address() { (node::address "$1") 2>/dev/null || true; }
+
+# doctor::_probe NODE FILE ARG...: leaves the node's answer in FILE.answer: one line of JSON, or why there is none.
+doctor::_probe() {
+  local node=$1 file=$2
+  shift 2
+  doctor::_python "$node" probe --node="$node" "$@" >"${file}.json" 2>"${file}.said" || tail -n 1 "${file}.said" >"${file}.json"
+  mv -- "${file}.json" "${file}.answer"
+}
+
+doctor::_has_ended() {
+  local pid
+  for pid; do ! kill -0 "$pid" 2>/dev/null || return 1; done
+}
+
+# doctor::_python NODE ARG...: runs the doctor there, with our stdin as its lines.
+doctor::_python() {
+  local node=$1 knobs boot
+  shift
+  knobs=$(knob::as_json)
+  boot=$(<"${REPO_DIR}/py/verl_regress/doctor/boot.py")
+  { cat && printf '\n' && tar -C "${REPO_DIR}/py" --exclude=__pycache__ -c verl_regress/{__init__.py,base,cluster,doctor}; } |
+    node::exec_in "$node" python3 -c "$boot" "$1" --shared-root="$SHARED_ROOT" --knobs="$knobs" "${@:2}"
+}
+
+# doctor::gate: the quick checks; ends the script with 9 if there is an alarm.
+doctor::gate() { doctor::run --quick --gate; }

@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from verl_regress.doctor import command
+from verl_regress.doctor.checks import Check, alarm, ok, skipped
+
+DEFAULTS = Path(__file__).resolve().parents[2] / "env/defaults.env"
+WORDS = ["--shared-root=/private", "head=10.0.0.1", "worker-0=10.0.0.2"]
+
+
+def knobs(**more):
+    known = {"CLUSTER_NAME": "c", "PROFILE": "cpu", "GCS_PORT": "6379", **more}
+    return "--knobs=" + json.dumps({name: [value, "test"] for name, value in known.items()})
+
+
+def judges(facts, _cluster):
+    for node, found in facts.items():
+        yield ok(node, "42") if found["answer"] == 42 else alarm(node, "41", "no job can run", "add one")
+
+
+@pytest.fixture(autouse=True)
+def groups(monkeypatch):
+    checks = (
+        Check("VR-X-01", "count", judges, quick=True),
+        Check("VR-X-02", "wait", lambda _facts, _cluster: [skipped("head", "no time")]),
+    )
+    group = SimpleNamespace(CHECKS=checks, facts=lambda plan: {"answer": len(plan.nodes)})
+    monkeypatch.setattr(command, "GROUPS", {"x": group})
+    monkeypatch.setattr(command.processes, "commands", dict)
+
+
+def line(node, answer=42, **more):
+    return f"{node}\t{json.dumps({'trains': False, 'x': {'answer': answer, **more}})}\n"
+
+
+def judged(capsys, lines, *words, **more):
+    status = command.main(["judge", knobs(**more), *words, *WORDS], lines)
+    return status, capsys.readouterr()
+
+
+def records(capsys, lines, **more):
+    return json.loads(judged(capsys, lines, JSON="1", **more)[1].out)["checks"]
+
+
+def test_probe_prints_the_facts_of_each_group_as_one_line(capsys):
+    assert command.main(["probe", "--node=head", knobs(), *WORDS], []) == 0
+    assert json.loads(capsys.readouterr().out) == {"trains": False, "x": {"answer": 2}}
+
+
+def test_probe_that_fails_is_a_fact(capsys, monkeypatch):
+    monkeypatch.setattr(command.GROUPS["x"], "facts", lambda _plan: {}["ip"])
+    command.main(["probe", "--node=head", knobs(), *WORDS], [])
+    assert json.loads(capsys.readouterr().out)["x"] == {"error": "KeyError: 'ip'"}
+
+
+def test_judge_says_what_was_seen_what_it_means_and_the_cure(capsys):
+    status, said = judged(capsys, [line("head"), line("worker-0", 41)])
+    assert status == 9
+    assert said.out.splitlines() == [
+        "VR-X-01  ok       head      count: 42",
+        "VR-X-01  alarm    worker-0  count: 41",
+        "                            means: no job can run",
+        "                            cure: add one",
+        "VR-X-02  skipped  head      wait: no time",
+        "1 ok, 1 alarm, 1 skipped",
+    ]
+
+
+def test_all_is_well_without_an_alarm(capsys):
+    assert judged(capsys, [line("head"), line("worker-0")])[0] == 0
+
+
+def test_quick_makes_only_the_quick_checks(capsys):
+    _, said = judged(capsys, [line("head"), line("worker-0")], "--quick")
+    assert "VR-X-02" not in said.out
+
+
+def test_gate_prints_only_alarms_each_as_a_sentence(capsys):
+    status, said = judged(capsys, [line("head"), line("worker-0", 41)], "--gate")
+    assert (status, said.out) == (9, "")
+    assert said.err == (
+        "error   VR-X-01: worker-0: 41, so no job can run: add one; SKIP_DOCTOR=VR-X-01 goes on without this check.\n"
+    )
+
+
+def test_skipped_code_is_not_judged_and_says_why(capsys):
+    status, said = judged(capsys, [line("head"), line("worker-0", 41)], SKIP_DOCTOR="VR-X-01, VR-X-02")
+    assert status == 0
+    assert "VR-X-01  skipped  all nodes  count: SKIP_DOCTOR names it" in said.out
+
+
+@pytest.mark.parametrize("answer", ["the connection was lost", ""])
+def test_node_that_does_not_answer_is_a_finding(capsys, answer):
+    first, *_ = records(capsys, [line("head"), f"worker-0\t{answer}\n"])
+    assert (first["code"], first["status"], first["where"]) == ("VR-NODE-01", "alarm", "worker-0")
+    assert first["seen"] == (answer or "no answer")
+
+
+def test_group_that_failed_on_a_node_is_skipped_there(capsys):
+    lines = [line("head"), line("worker-0", error="OSError: no /proc")]
+    assert {"where": "worker-0", "status": "skipped", "seen": "OSError: no /proc"}.items() <= records(capsys, lines)[
+        1
+    ].items()
+
+
+def test_facts_that_cannot_be_judged_are_no_traceback(capsys):
+    lines = [line("head"), 'worker-0\t{"trains": false, "x": {}}\n']
+    assert records(capsys, lines)[0]["status"] == "skipped"
+
+
+def test_job_is_seen_by_its_launcher():
+    assert command.is_training([b"sh\0", b"python3\0/private/x/py/run.py\0launch\0/private/jobs/a\0"])
+    assert not command.is_training([b"python3\0/private/x/py/run.py\0status\0", b"grep\0launch\0"])
+
+
+def test_knob_takes_exactly_the_codes_of_the_table(monkeypatch):
+    monkeypatch.undo()
+    line = next(line for line in DEFAULTS.read_text().splitlines() if line.startswith("#: list of VR-"))
+    assert line.removeprefix("#: list of ").removesuffix(" or empty").split() == command.codes()
