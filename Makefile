@@ -100,14 +100,14 @@ report: ## where the newest session's report.html is, and its verdict, with the 
 history: ## one page over all sessions: each metric and the speed by date and code, where they changed; with the cluster up or down
 	@scripts/63_history.sh
 
-##@ Everything at once, without a GPU
+##@ Everything at once, with or without GPUs
 # 10 comes before 00, which checks that the node image is there: a bare machine has none.
-quickstart: export PROFILE := $(if $(filter PROFILE,$(given)),$(value PROFILE),cpu)
 quickstart: export WAIT := $(if $(filter WAIT,$(given)),$(value WAIT),1)
 quickstart: export PHASES_FILE := build/phases-$(shell date +%s).tsv
 .quickstart-host:
 	@scripts/dev/bootstrap_host.sh --engine
-quickstart: .quickstart-host ## from a bare machine to a trained PPO job on a three-container cluster
+quickstart: .quickstart-host ## from a bare machine to a trained job on a cluster of containers: on the GPUs that no process uses, or a rehearsal [PROFILE]
+	@scripts/05_choose_gpus.sh
 	@scripts/10_build_image.sh
 	@scripts/00_prereq_check.sh
 	@scripts/01_up.sh
@@ -115,9 +115,9 @@ quickstart: .quickstart-host ## from a bare machine to a trained PPO job on a th
 	@scripts/14_doctor.sh --gate
 	@scripts/20_start_head.sh
 	@scripts/21_start_workers.sh
-	@scripts/30_prepare_data_and_model.sh
+	@scripts/30_prepare_data_and_model.sh --quickstart
 	@scripts/31_snapshot_verl_code.sh
-	@scripts/40_submit_ppo_epoch1.sh
+	@scripts/44_submit_sdk.sh --quickstart
 	@scripts/50_status.sh
 	@scripts/53_fidelity.sh
 	@scripts/dev/phases.sh

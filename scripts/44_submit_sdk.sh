@@ -3,6 +3,7 @@
 # WORKLOAD. The submission id is the one line on stdout.
 #
 #   JOBSPEC=FILE scripts/44_submit_sdk.sh          or scripts/44_submit_sdk.sh FILE
+#   scripts/44_submit_sdk.sh --quickstart          unless WORKLOAD or JOBSPEC is set: PPO in a rehearsal, GRPO on GPUs
 #
 # DRY_RUN=1 prints the resolved config, the runtime_env and the equivalent `ray job submit`, and creates nothing.
 # WAIT=1 follows the job and exits with its status (see the table in the README); `make submit` ends with 2 for each that is not 0.
@@ -12,9 +13,10 @@
 #        ALLOW_PLAIN_SECRETS DRY_RUN
 #        WAIT RAY_BASE_CONFIG MODEL DATASET MAX_RUNNING PENDING_TIMEOUT START_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
-cli::begin_with '[JOBSPEC]' "$@"
-[[ -z ${1:-} ]] || export JOBSPEC=$1
+cli::begin_with '--quickstart [JOBSPEC]' "$@"
+[[ ${1:---} == --* ]] || export JOBSPEC=$1
 env::load
+[[ ${1:-} != --quickstart || $PROFILE == cpu ]] || env::is_given WORKLOAD || WORKLOAD=grpo
 spec=$JOBSPEC
 [[ -n $spec ]] || spec=$(job::spec_of "$WORKLOAD")
 helper::ensure

@@ -30,6 +30,12 @@ def test_the_actor_knows_about_a_quarter_of_the_sums(models):
     assert set(facts) == {"sampled_accuracy", "warmup_steps", "seconds"}
 
 
+def test_the_model_for_gpus_has_heads_of_64_and_room_for_their_lengths():
+    config = tiny_model._config(tiny_model._tokenizer(), for_gpu=True)
+    assert config.hidden_size // config.num_attention_heads == 64
+    assert config.max_position_embeddings >= 512 + 512  # env/ray/dev.yaml
+
+
 def test_a_critic_made_of_the_model_alone_is_the_same(models, tmp_path):
     critic.build(models[0], tmp_path)
     assert hashes(tmp_path) == hashes(models[1])

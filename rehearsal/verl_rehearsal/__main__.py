@@ -25,6 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     model.add_argument("directory", type=Path, metavar="DIR")
     model.add_argument("--critic", type=Path, metavar="DIR", help="default: the model's, with -critic at its end")
+    model.add_argument("--for-gpu", action="store_true", help="with heads of 64, which vLLM's attention needs")
     critic = commands.add_parser(
         "critic", allow_abbrev=False, help="the critic of a model, which PPO in a rehearsal needs"
     )
@@ -86,7 +87,8 @@ def _make_model(asked: argparse.Namespace) -> None:
     from verl_rehearsal import tiny_model
 
     actor: Path = asked.directory
-    facts = tiny_model.build(actor, asked.critic or actor.with_name(f"{actor.name}-critic"), seed=asked.seed)
+    critic: Path = asked.critic or actor.with_name(f"{actor.name}-critic")
+    facts = tiny_model.build(actor, critic, seed=asked.seed, for_gpu=asked.for_gpu)
     print(json.dumps(facts))
 
 

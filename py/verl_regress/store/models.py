@@ -18,7 +18,7 @@ from verl_regress.store import artefact, rehearsal, tarball
 from verl_regress.store.artefact import Source
 from verl_regress.store.hub import Hub
 
-TINY_NAME = "tiny-qwen2"
+TINY_NAMES = {"tiny": "tiny-qwen2", "tiny-for-gpu": "tiny-qwen2-for-gpu"}
 KNOB = "MODEL"
 
 # What decides the tiny model's bytes, apart from the seed: the code that makes it (not its comments). It has a new
@@ -29,10 +29,10 @@ TINY_RECIPE = "7ef1c8670dd3b40778919b56762f666aa4e86eeb6143ff2469afdfb0ea5401d1"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `prepare-model`."""
     parser.add_argument(
-        "--source", required=True, help="tiny, hub:REPO[@REVISION], or path:DIR with DIR's tar on stdin"
+        "--source", required=True, help="tiny, tiny-for-gpu, hub:REPO[@REVISION], or path:DIR with DIR's tar on stdin"
     )
     parser.add_argument(
-        "--name", default="", help="the model's name; empty: tiny-qwen2, or the last part of REPO or DIR"
+        "--name", default="", help="the model's name; empty: tiny-qwen2 (-for-gpu), or the last part of REPO or DIR"
     )
     parser.add_argument("--seed", type=int, required=True, help="decides the weights of the tiny model")
     parser.add_argument("--revision", default="", help="path:DIR only: what tells one state of DIR from another")
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="make nothing; print 'present' or 'absent', so that DIR need not be streamed",
+        help="make nothing; print 'present' or 'absent', so that DIR need not be streamed; fails if the hub must be asked and does not answer",
     )
 
 
@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     if args.critic:
         prepare_critic(target)
     elif args.check:
+        if args.source.startswith("hub:"):
+            args.revision = _ask_hub(root, target, args.source)[1]
         print("present" if artefact.is_there(target, Source(args.source, args.revision), knob=KNOB) else "absent")
     else:
         prepare(root, args.source, args.name, args.seed, args.revision, sys.stdin.buffer)
@@ -60,9 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _target(root: SharedRoot, source: str, name: str) -> Path:
-    kind, _, rest = source.partition(":")
-    otherwise = TINY_NAME if kind == "tiny" else rest.partition("@")[0].rstrip("/").rpartition("/")[2]
-    return root.models / ids.check_name(name or otherwise, KNOB)
+    otherwise = source.partition(":")[2].partition("@")[0].rstrip("/").rpartition("/")[2]
+    return root.models / ids.check_name(name or TINY_NAMES.get(source, otherwise), KNOB)
 
 
 def _critic_of(model: Path) -> Path:
@@ -72,17 +73,17 @@ def _critic_of(model: Path) -> Path:
 def prepare(
     root: SharedRoot, source: str, name: str, seed: int, revision: str, stream: BinaryIO
 ) -> list[artefact.Manifest]:
-    """Make `common/models/<name>` (for `tiny` its critic too) unless it exists; returns the manifests.
+    """Make `common/models/<name>` (for a tiny one its critic too) unless it exists; returns the manifests.
 
     `stream` and `revision` are only read for `path:DIR`: a tar of DIR, and what identifies its contents. Raises BadInput for a name that
     cannot be used and for a DIR without config.json, RegressError if the hub cannot be reached, and as `artefact.ensure` does.
     """
     kind, _, rest = source.partition(":")
     target = _target(root, source, name)
-    if kind == "tiny":
-        return _prepare_tiny([target, _critic_of(target)], seed)
+    if source in TINY_NAMES:
+        return _prepare_tiny([target, _critic_of(target)], source, seed)
     if kind == "hub":
-        return [_prepare_from_hub(root, target, source, rest)]
+        return [_prepare_from_hub(root, target, source)]
     made_from = Source(source, revision)
     return [artefact.ensure(target, made_from, lambda directory: _receive(stream, directory, rest), knob=KNOB)]
 
@@ -104,22 +105,29 @@ def prepare_critic(model: Path) -> None:
         say.warn(f"{error} GRPO and SFT train without one; PPO in a rehearsal needs it.")
 
 
-def _prepare_tiny(targets: Sequence[Path], seed: int) -> list[artefact.Manifest]:
+def _prepare_tiny(targets: Sequence[Path], source: str, seed: int) -> list[artefact.Manifest]:
+    options = ["--for-gpu"] if source == "tiny-for-gpu" else []
+
     def build(directories: Sequence[Path]) -> dict[str, float | int]:
         actor, critic = map(str, directories)
         asked = f"MODEL_SOURCE=tiny with SEED={seed}"
         with pulse.during("training the tiny model"):
-            said = rehearsal.run(asked, "model", actor, f"--critic={critic}", f"--seed={seed}")
+            said = rehearsal.run(asked, "model", actor, f"--critic={critic}", f"--seed={seed}", *options)
         facts: dict[str, float | int] = json.loads(said)
         return facts
 
-    return artefact.ensure_all(targets, Source("tiny", TINY_RECIPE, seed), build, knob=KNOB)
+    return artefact.ensure_all(targets, Source(source, TINY_RECIPE, seed), build, knob=KNOB)
 
 
-def _prepare_from_hub(root: SharedRoot, target: Path, source: str, address: str) -> artefact.Manifest:
-    repo, _, asked = address.partition("@")
+def _ask_hub(root: SharedRoot, target: Path, source: str) -> tuple[Hub, str]:
+    """The hub, and the commit of the model in question. Raises RegressError."""
+    repo, _, asked = source.partition(":")[2].partition("@")
     hub = Hub(root, f"MODEL_SOURCE={source}", repo, "check the name, or without a way out use MODEL_SOURCE=path:DIR.")
-    revision = hub.revision(target, source, "model", asked or None)
+    return hub, hub.revision(target, source, "model", asked or None)
+
+
+def _prepare_from_hub(root: SharedRoot, target: Path, source: str) -> artefact.Manifest:
+    hub, revision = _ask_hub(root, target, source)
 
     def build(directory: Path) -> dict[str, str]:
         cached = hub.model(revision)

@@ -190,10 +190,7 @@ prereq::_nvidia_gpus() {
   wanted=$(compose::all_gpus)
   output::read_lines gpus prereq::_nvidia --query-gpu=index,uuid,driver_version,mig.mode.current,name
   output::read_lines used prereq::_gpu_processes
-  for line in "${gpus[@]}"; do
-    IFS=', ' read -r index uuid _ <<<"$line"
-    [[ " ${used[*]}" == *" ${uuid}, "* ]] || free+=("$index")
-  done
+  output::read_lines free prereq::free_gpus
   cure='end it, wait for it, or share the GPU with FORCE=1'
   ((${#free[@]} == 0)) ||
     cure="end it, wait for it, share the GPU with FORCE=1, or set GPU_IDS=$(IFS=, && printf '%s' "${free[*]}") and a WORKERS times GPUS_PER_WORKER of at most ${#free[@]}"
@@ -218,6 +215,14 @@ prereq::_nvidia_gpus() {
   else
     prereq::_warn "nvidia-smi described ${checked} of the $((WORKERS * GPUS_PER_WORKER)) GPUs that the workers are to get, so driver, MIG and processes of the others are not checked: run 'nvidia-smi --query-gpu=index,uuid,driver_version,mig.mode.current,name --format=csv' to see why."
   fi
+}
+
+# prereq::free_gpus: the ids of the GPUs that no process uses, and that MIG does not split; with FORCE=1 also those in use.
+prereq::free_gpus() {
+  local used
+  used=$([[ $FORCE == 1 ]] || prereq::_gpu_processes | paste -sd' ')
+  prereq::_nvidia --query-gpu=index,uuid,mig.mode.current |
+    awk -F ', ' -v used=" ${used}" '$1 ~ /^[0-9]+$/ && $3 != "Enabled" && !index(used, " " $2 ", ") { print $1 }'
 }
 
 # prereq::_gpu_processes: `UUID, PID` of each process on a GPU, but for the server of MPS, which is there to share it.

@@ -16,7 +16,7 @@ with_recorder() {
   for script in "$@"; do
     cat >"${HERE}/scripts/${script}.sh" <<'SH'
 source "$(dirname "$0")/lib/regress.bash"
-cli::accept --engine "$@"
+cli::accept '--engine --quickstart' "$@"
 knob::read
 for knob in "${KNOB_NAMES[@]}"; do [[ ! -v $knob ]] || printf '%s=%s\0' "$knob" "${!knob}"; done >>"$RECORD"
 printf '%s\n' "$0" >>"${RECORD}.scripts"
@@ -49,7 +49,7 @@ arrived() {
 70_gc.sh|--keep=1|=…' is not an argument of 70_gc.sh: a knob comes before the command, as in 'KEEP=… scripts/70_gc.sh'.
 40_submit_ppo_epoch1.sh|--hlep|' is not an argument of 40_submit_ppo_epoch1.sh: did you mean --help? It takes none.
 44_submit_sdk.sh|COD_ID=x|=…' is not an argument of 44_submit_sdk.sh: a knob comes before the command, as in 'CODE_ID=… scripts/44_submit_sdk.sh'.
-44_submit_sdk.sh|WANDB_API_KEY=secret|=…' is not an argument of 44_submit_sdk.sh: it takes [JOBSPEC], see --help.
+44_submit_sdk.sh|WANDB_API_KEY=secret|=…' is not an argument of 44_submit_sdk.sh: it takes --quickstart or [JOBSPEC], see --help.
 54_stop.sh|my-job|' is not an argument of 54_stop.sh: it takes none, see --help.
 dev/knob_table.sh|--wirte|' is not an argument of knob_table.sh: did you mean --write? It takes --write.
 CASES
@@ -173,13 +173,13 @@ WENT
 }
 
 # bats test_tags=slow
-@test "make quickstart: PROFILE and WAIT have its own defaults" {
-  with_recorder dev/bootstrap_host 10_build_image 00_prereq_check 01_up 20_start_head 12_install_py_deps 21_start_workers \
-    30_prepare_data_and_model 31_snapshot_verl_code 40_submit_ppo_epoch1 53_fidelity 50_status dev/phases
+@test "make quickstart: waits unless WAIT is given, with the user's profile" {
+  with_recorder dev/bootstrap_host 05_choose_gpus 10_build_image 00_prereq_check 01_up 20_start_head 12_install_py_deps 21_start_workers \
+    30_prepare_data_and_model 31_snapshot_verl_code 44_submit_sdk 53_fidelity 50_status dev/phases
   sed -i 's|/lib/regress|/../lib/regress|' "${HERE}"/scripts/dev/{bootstrap_host,phases}.sh
   make_in PROFILE=gpu -- quickstart
   assert_status 0
-  [[ $(arrived PROFILE)$(arrived WAIT) == cpu.1. ]]
+  [[ $(arrived PROFILE)$(arrived WAIT) == gpu.1. ]]
   rm "${BOX}/record"
   make_in -- quickstart PROFILE=gpu WAIT=
   [[ $(arrived PROFILE)$(arrived WAIT) == gpu.. ]]

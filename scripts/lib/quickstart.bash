@@ -1,0 +1,68 @@
+# quickstart: what `make quickstart` chooses where there are GPUs: which of them, and what it trains if the Hugging Face hub does not answer. It
+# adds what it chose to env/local.env, because all later commands need it.
+# shellcheck shell=bash
+
+# quickstart::choose_gpus: the NVIDIA GPUs of this host that no process uses, unless the user or a running cluster has chosen.
+quickstart::choose_gpus() {
+  local free=() given=() knob all
+  if [[ $PROFILE != gpu || $TRANSPORT != container || -n $HOSTS_FILE ]]; then
+    log::skip "choosing GPUs (profile ${PROFILE}, TRANSPORT=${TRANSPORT}, HOSTS_FILE='${HOSTS_FILE}')"
+    return
+  elif [[ -n $GPU_IDS ]]; then
+    log::skip "choosing GPUs (GPU_IDS=${GPU_IDS}, from ${ENV_ORIGIN[GPU_IDS]})"
+    return
+  elif [[ -n $(nodes::owners) ]]; then
+    log::skip 'choosing GPUs (the cluster is up)'
+    return
+  fi
+  output::read_lines free prereq::free_gpus
+  all=$(IFS=, && printf '%s' "${free[*]}")
+  ((${#free[@]})) ||
+    cli::die 1 "nvidia-smi lists no GPU here that is whole and that no process uses: end or wait for what uses them, share them with FORCE=1, or set PROFILE=cpu to rehearse without them."
+  for knob in WORKERS GPUS_PER_WORKER; do ! env::is_given "$knob" || given+=("$knob"); done
+  case ${given[*]} in
+    WORKERS) quickstart::_divide "$all" WORKERS GPUS_PER_WORKER ;;
+    GPUS_PER_WORKER) quickstart::_divide "$all" GPUS_PER_WORKER WORKERS ;;
+    '')
+      WORKERS=$((${#free[@]} % 2 ? 1 : 2))
+      GPUS_PER_WORKER=$((${#free[@]} / WORKERS))
+      ;;
+  esac
+  ((WORKERS * GPUS_PER_WORKER <= ${#free[@]})) ||
+    cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) with GPUS_PER_WORKER=${GPUS_PER_WORKER} (from ${ENV_ORIGIN[GPUS_PER_WORKER]}) need $((WORKERS * GPUS_PER_WORKER)) GPUs, but only ${#free[@]} are used by no process (${all}, by nvidia-smi): lower one of the two, or share GPUs with FORCE=1."
+  GPU_IDS=$(cut -d, -f"-$((WORKERS * GPUS_PER_WORKER))" <<<"$all")
+  quickstart::_keep 'no process uses these GPUs' GPU_IDS WORKERS GPUS_PER_WORKER
+}
+
+# quickstart::_divide IDS GIVEN OTHER: the knob OTHER is how often GIVEN goes into the number of GPUs.
+quickstart::_divide() {
+  local ids=() divisors=() i
+  IFS=, read -r -a ids <<<"$1"
+  for ((i = 1; i <= ${#ids[@]}; i++)); do ((${#ids[@]} % i)) || divisors+=("$i"); done
+  ((${#ids[@]} % ${!2} == 0)) ||
+    cli::die 2 "$2=${!2} (from ${ENV_ORIGIN[$2]}) does not divide the ${#ids[@]} GPUs that no process uses ($1, by nvidia-smi): set it to one of ${divisors[*]}, or set GPU_IDS, WORKERS and GPUS_PER_WORKER."
+  declare -g "$3=$((${#ids[@]} / ${!2}))"
+}
+
+# quickstart::choose_data: a tiny model and sums, if model and data are to come from the hub and it does not answer.
+quickstart::choose_data() {
+  local knob said
+  for knob in MODEL_SOURCE MODEL DATASET_SOURCE DATASET; do ! env::is_given "$knob" || return 0; done
+  [[ $MODEL_SOURCE == hub:* ]] || return 0
+  cli::temp_dir said
+  ! helper::run worker-0 prepare-model --source "$MODEL_SOURCE" --name "$MODEL" --seed "$SEED" --check >/dev/null 2>"${said}/error" || return 0
+  log::info "$(sed -n 's/^error *//p' "${said}/error")"
+  log::warn "the Hugging Face hub does not give ${MODEL_SOURCE#hub:}, so a tiny model learns sums instead: that shows that training runs here, and nothing about a real model."
+  env::give MODEL_SOURCE tiny MODEL tiny-qwen2-for-gpu DATASET_SOURCE synthetic DATASET sums
+  quickstart::_keep 'without the hub' MODEL_SOURCE MODEL DATASET_SOURCE DATASET
+}
+
+# quickstart::_keep WHY KNOB...: adds these knobs to env/local.env, but for those that are there.
+quickstart::_keep() {
+  local why=$1 knob lines=()
+  shift
+  for knob; do [[ ${ENV_ORIGIN[$knob]} == env/local.env ]] || lines+=("${knob}=${!knob}"); done
+  printf '%s\n' '' "# By 'make quickstart' (${why}); remove these lines, and it chooses again." "${lines[@]}" >>"${REPO_DIR}/env/local.env" ||
+    cli::die 1 "${REPO_DIR}/env/local.env cannot be written: give '${lines[*]}' with each make command."
+  log::changed "env/local.env: ${lines[*]} (${why})"
+}
