@@ -1,5 +1,6 @@
 # attached: a subcommand of the helper in the head that ends when this script does. An engine passes neither Ctrl-C nor the end of a terminal
-# into a container, so the subcommand ends with its stdin: a pipe that only this shell holds open.
+# into a container, so the subcommand ends with its stdin: a pipe that only this shell holds open. A network that dies closes nothing, so the
+# stream has a byte each second, and the subcommand ends if none comes (py/verl_regress/jobs/watch.py).
 # shellcheck shell=bash
 
 # attached::begin: makes that pipe. Sets ATTACHED_SAID, the file that gets the stdout of each attached::run.
@@ -12,7 +13,7 @@ attached::begin() {
   exec {ATTACHED_OPEN}<>"$ATTACHED_PIPE"
 }
 
-# attached::run FEED SUBCOMMAND ARGS...: runs the subcommand in the head; on its stdin what the function FEED prints, then nothing. Sets
+# attached::run FEED SUBCOMMAND ARGS...: runs the subcommand in the head; on its stdin what the function FEED prints, then the bytes. Sets
 # ATTACHED_STATUS, which may not be its own: whether it has ended by itself, its stdout says.
 attached::run() {
   local feed=$1
@@ -21,9 +22,15 @@ attached::run() {
   # A subshell: a head that goes away ends it, not us.
   (
     exec {open}<"$ATTACHED_PIPE" {ATTACHED_OPEN}>&-
-    helper::run_in head "${@:2}" < <("$feed" && exec cat <&"$open") >"$ATTACHED_SAID"
+    helper::run_in head "${@:2}" < <("$feed" && attached::_beat "$open") >"$ATTACHED_SAID"
   ) || ATTACHED_STATUS=$?
   ((ATTACHED_STATUS != 0)) || ATTACHED_STATUS=130 # the engine's client was interrupted, if the subcommand did not say how it ended
+}
+
+# attached::_beat FD: a byte each second, until the pipe or the reader ends.
+attached::_beat() {
+  local _
+  while read -r -t 1 _ <&"$1" || (($? > 128)); do printf . 2>/dev/null || return 0; done # more than 128: a second has passed
 }
 
 # attached::await_head DOING RUNS COMMAND: after a subcommand that did not say how it ended: waits for the head if the connection to it was lost;

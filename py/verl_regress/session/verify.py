@@ -27,7 +27,7 @@ from verl_regress.store.sessions import Session, all_of, named, need_unfinished
 from verl_regress.submit import submit
 
 _SUITE = "suite"  # a member of the stream
-_LEAVES_WITHIN = 6.0  # seconds in which a `run` is gone whose terminal is
+_LEAVES_WITHIN = 10.0  # seconds in which a `run` is gone whose terminal or network is
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -53,6 +53,17 @@ asked() { grep -o "run.py .* verify $1 .*" "$CALLS" | grep -o " verify $1 .*"; }
   [[ $output != *'end 9'* && $output != *'can be continued'* ]] || fail 'it says too much'
 }
 
+@test "the helper gets a byte each second while this side is there" {
+  sandbox::lines <<'LINES'
+    helper::run_in() { local fed beats; IFS= read -r fed; IFS= read -r -n 2 beats; printf '%s %s\n' "$fed" "$beats"; }
+    feed() { echo fed; }
+    attached::begin
+    attached::run feed wait
+    cat -- "$ATTACHED_SAID"
+LINES
+  assert_line 'fed ..'
+}
+
 @test "a connection that is lost: the session goes on by itself" {
   answers '137|session now|a line of a table that was cut' '0|session now|end 0'
   verify
