@@ -6,7 +6,7 @@ readonly DOCTOR_LONGEST=55 # seconds that a node has for its answer
 
 # doctor::run [--quick] [--gate]: asks all nodes at once, and prints what their answers mean. Returns 9 if there is an alarm.
 doctor::run() {
-  local node dir nodes=() pids=() judge=''
+  local node dir answer nodes=() pids=() judge=''
   cli::temp_dir dir
   node::ask_all "$dir" doctor::_address
   for node in $(node::list); do nodes+=("${node}=$(<"${dir}/${node}")"); done
@@ -16,24 +16,20 @@ doctor::run() {
   done
   wait::until "$DOCTOR_LONGEST" - doctor::_has_ended "${pids[@]}" || kill "${pids[@]}" 2>/dev/null || true
   for node in $(node::list); do
-    [[ -s ${dir}/${node}.answer ]] || printf 'no answer in %s s\n' "$DOCTOR_LONGEST" >"${dir}/${node}.answer"
-    [[ -n $judge || $(<"${dir}/${node}.answer") != '{'* ]] || judge=$node
-  done
-  [[ -n $judge ]] || cli::die 8 "No node of ${CLUSTER_NAME} runs the doctor (head: $(<"${dir}/head.answer")): bring the cluster up with 'make up'."
-  for node in $(node::list); do printf '%s\t%s\n' "$node" "$(<"${dir}/${node}.answer")"; done |
-    doctor::_python "$judge" judge "$@" "${nodes[@]}"
+    answer=$(cat -- "${dir}/${node}.json")
+    [[ $answer != '{'* ]] || judge=${judge:-$node}
+    [[ $answer == '{'* ]] || answer=$(tail -n 1 "${dir}/${node}.said")
+    printf '%s\t%s\n' "$node" "${answer:-no answer in ${DOCTOR_LONGEST} s}"
+  done >"${dir}/answers"
+  [[ -n $judge ]] || cli::die 8 "No node of ${CLUSTER_NAME} runs the doctor ($(head -n 1 "${dir}/answers")): bring the cluster up with 'make up'."
+  doctor::_python "$judge" judge "$@" "${nodes[@]}" <"${dir}/answers"
 }
 
 # doctor::_address NODE: prints nothing for a node that cannot be reached.
 doctor::_address() { (node::address "$1") 2>/dev/null || true; }
 
-# doctor::_probe NODE FILE ARG...: leaves the node's answer in FILE.answer: one line of JSON, or why there is none.
-doctor::_probe() {
-  local node=$1 file=$2
-  shift 2
-  doctor::_python "$node" probe --node="$node" "$@" >"${file}.json" 2>"${file}.said" || tail -n 1 "${file}.said" >"${file}.json"
-  mv -- "${file}.json" "${file}.answer"
-}
+# doctor::_probe NODE FILE ARG...: leaves the node's facts in FILE.json, one line, or why there are none in FILE.said.
+doctor::_probe() { doctor::_python "$1" probe --node="$1" "${@:3}" >"$2.json" 2>"$2.said"; }
 
 doctor::_has_ended() {
   local pid

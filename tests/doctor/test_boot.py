@@ -25,5 +25,5 @@ def test_node_runs_the_doctor_from_stdin_with_nothing_of_ours_there(tmp_path):
         check=False,
     )
     assert asked.returncode == 9, (asked.stdout, asked.stderr)
-    assert b"VR-NODE-01  alarm  head      run a command on the node: lost" in asked.stdout
-    assert b"VR-NODE-01  alarm  worker-0" in asked.stdout
+    assert b"VR-NODE-01  alarm    head " in asked.stdout
+    assert b"VR-NODE-01  alarm    worker-0" in asked.stdout

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from verl_regress.base.knobs import Knobs
+
 Facts = Mapping[str, Any]  # what a group's probe found on a node; JSON
 
 
@@ -33,13 +35,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a judge must know beside the facts: the nodes that answered, and the knobs."""
+    """What a judge must know beside the facts."""
 
     nodes: Mapping[str, str]
     profile: str
-    gcs_port: int
     quick: bool
-    knobs: Mapping[str, str]
+    knobs: Knobs
     training: tuple[str, ...]  # nodes on which a job runs
 
     @property
@@ -52,7 +53,7 @@ OK, ALARM, SKIPPED = "ok", "alarm", "skipped"
 
 
 class Seen(NamedTuple):
-    """What a judge says: between whom, what was seen, and of an alarm what it means and the cure in this tool's terms."""
+    """What a judge says: between whom, and what was seen. An alarm may have another meaning and cure than its check."""
 
     status: str
     where: str
@@ -66,7 +67,7 @@ def ok(where: str, seen: str) -> Seen:
     return Seen(OK, where, seen)
 
 
-def alarm(where: str, seen: str, means: str, cure: str) -> Seen:
+def alarm(where: str, seen: str, means: str = "", cure: str = "") -> Seen:
     """A job will have trouble."""
     return Seen(ALARM, where, seen, means, cure)
 
@@ -77,9 +78,14 @@ def skipped(where: str, why: str) -> Seen:
 
 
 class Check(NamedTuple):
-    """A line of a group's table. `judge` gets the group's facts of each node by name; no answer of it means that all is well."""
+    """A line of a group's table. `means` follows "so", and `cure` is in this tool's terms.
+
+    `judge` gets the group's facts of each node by name; if it says nothing, all is well.
+    """
 
     code: str
     tries: str
     judge: Callable[[Mapping[str, Facts], Cluster], Iterable[Seen]]
+    means: str
+    cure: str
     quick: bool = False
