@@ -57,8 +57,10 @@ def _knock(address: str, numbers: Sequence[int], seconds: float) -> list[str]:
                 waiting.register(client, selectors.EVENT_WRITE, (number, client))
             else:
                 said[number] = _answer(error)
-        while waiting.get_map() and (left := end - time.monotonic()) > 0:
-            for key, _ in waiting.select(left):
+        left = seconds
+        while waiting.get_map() and left > 0:
+            left = end - time.monotonic()  # once more when it is over: a busy node may wake us late
+            for key, _ in waiting.select(max(left, 0)):
                 number, client = key.data
                 said[number] = _answer(client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
                 waiting.unregister(client)
