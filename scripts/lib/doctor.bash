@@ -9,6 +9,7 @@ doctor::run() {
   local node dir answer nodes=() pids=() judge=''
   cli::temp_dir dir
   node::ask_all "$dir" doctor::_address
+  set -- "$@" --run="$(date +%s)-$$"
   for node in $(node::list); do nodes+=("${node}=$(<"${dir}/${node}")"); done
   for node in $(node::list); do
     doctor::_probe "$node" "${dir}/${node}" "$@" "${nodes[@]}" </dev/null &

@@ -1,7 +1,7 @@
 """What a check is: a code, what it tries, and a function that judges the facts of all nodes."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from verl_regress.base.knobs import Knobs
@@ -11,7 +11,8 @@ Facts = Mapping[str, Any]  # what a group's probe found on a node; JSON
 
 @dataclass(frozen=True)
 class Plan:
-    """What a probe on a node must know. `nodes`: the address of each, by name, head first. `quick`: there is half a second."""
+    """What a probe on a node must know. `nodes`: the address of each, by name, head first. `quick`: there is half a second. `run`: this run's
+    own name, the same on all nodes."""
 
     node: str
     nodes: Mapping[str, str]
@@ -21,6 +22,8 @@ class Plan:
     gcs_port: int
     quick: bool
     trains: bool  # a job runs on this node: do not disturb it
+    run: str = "run"
+    knobs: Knobs = field(default_factory=lambda: Knobs({}))
 
     @property
     def address(self) -> str:
@@ -89,3 +92,14 @@ class Check(NamedTuple):
     means: str
     cure: str
     quick: bool = False
+
+
+def probed(code: str, tries: str, means: str, cure: str, *, quick: bool = True, only: str = "") -> Check:
+    """A check that a node's probe decides alone: its facts have `problems`, a list of (code, where, seen). `only`: it is for this profile."""
+
+    def judge(nodes: Mapping[str, Facts], cluster: Cluster) -> Iterable[Seen]:
+        if only and cluster.profile != only:
+            return [skipped("all nodes", f"it is for the profile {only}")]
+        return [alarm(where, seen) for found in nodes.values() for of, where, seen in found["problems"] if of == code]
+
+    return Check(code, tries, judge, means, cure, quick)

@@ -12,11 +12,11 @@ from verl_regress.base import processes, say
 from verl_regress.base.errors import Exit, last_line
 from verl_regress.base.files import as_json
 from verl_regress.base.knobs import Knobs
-from verl_regress.doctor import network, stack
+from verl_regress.doctor import machine, network, shared_root, stack
 from verl_regress.doctor.checks import ALARM, SKIPPED, Check, Cluster, Facts, Plan, Seen, alarm, ok, skipped
 
 # Each has `facts(Plan)`, which runs on every node at once and returns what JSON can have, and CHECKS.
-GROUPS: Mapping[str, ModuleType] = {"network": network, "stack": stack}
+GROUPS: Mapping[str, ModuleType] = {"network": network, "machine": machine, "shared root": shared_root, "stack": stack}
 _LONGEST = 48.0  # seconds that a group's facts may take
 
 
@@ -48,6 +48,7 @@ def main(argv: Sequence[str], lines: Sequence[str]) -> int:
     parser.add_argument("--node", help="this node's name")
     parser.add_argument("--shared-root", required=True, help="the knob SHARED_ROOT")
     parser.add_argument("--knobs", type=Knobs.parse, required=True, metavar="JSON", help="all that are set")
+    parser.add_argument("--run", default="run", help="this run's own name, the same on all nodes")
     parser.add_argument("--quick", action="store_true", help="only what takes less than a second")
     parser.add_argument("--gate", action="store_true", help="print alarms only")
     parser.add_argument("nodes", nargs="+", metavar="NAME=ADDRESS")
@@ -66,6 +67,8 @@ def _probe(args: argparse.Namespace) -> int:
         gcs_port=int(args.knobs["GCS_PORT"]),
         quick=args.quick,
         trains=is_training(processes.commands().values()),
+        run=args.run,
+        knobs=args.knobs,
     )
     found: dict[str, Any] = {"trains": plan.trains}
     found |= {name: {"error": f"no result in {_LONGEST:.0f} s"} for name in GROUPS}  # such as a file system that hangs
