@@ -9,11 +9,12 @@
 #
 # CODE_A and CODE_B are code ids, or sources of verl (pypi:VERSION, git:URL@REF, path:DIR): ids made from a source contain its tree
 # hash. SUITE is a name of suites/ or a file. Runs of A that an earlier session made under equal conditions are not made again.
-# BUDGET is the most runs. ALLOW=changed,inconclusive makes those verdicts exit with 0. ONLY=placement,imports makes those checks, only
-# the runs that they need, and no verdict. JSON=1 prints the report instead of the table. The session is stored in
-# ${SHARED_ROOT}/verify/<time>/: report.md, report.html, report.json, junit.xml and the evidence.
+# REPLAY=1 lets all runs of a case and seed train on the rollouts of A's first one. BUDGET is the most runs.
+# ALLOW=changed,inconclusive makes those verdicts exit with 0. ONLY=placement,imports makes those checks, only the runs that they need,
+# and no verdict. JSON=1 prints the report instead of the table. The session is stored in ${SHARED_ROOT}/verify/<time>/: report.md,
+# report.html, report.json, junit.xml and the evidence.
 #
-# Knobs: CODE_A CODE_B SUITE BUDGET ALLOW SESSION ONLY JSON DETERMINISTIC ALLOW_MISMATCH ALLOW_PLAIN_SECRETS
+# Knobs: CODE_A CODE_B SUITE REPLAY BUDGET ALLOW SESSION ONLY JSON DETERMINISTIC ALLOW_MISMATCH ALLOW_PLAIN_SECRETS
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '--check' "$@"
 env::load

@@ -9,12 +9,13 @@ from verl_verdict.records import Run
 # What a session records beyond what a job directory has. Not recorded is not equal: the verdict says that it was not compared.
 RECORDED_BY_SESSIONS = ("model sha256", "data sha256", "image", "packages")
 PERTURBED = "perturbed"  # the fact that the last bits of a run were changed
+REPLAY = "replay"  # the fact that a run recorded its rollouts, or trained on recorded ones
 # What other devices bring with them, which `--accept devices` accepts too: none of it decides what is computed.
 _OF_DEVICES = re.compile(
     r"profile|nodes|image|packages|variable (NCCL_DEBUG|TOKENIZERS_PARALLELISM)"
     r"|override (trainer\.device|.+\.(use_torch_compile|param_offload|optimizer_offload|attn_implementation))"
 )
-_SAID_BY_ONE = ("override ", "variable ", "reward_fn", "deterministic", PERTURBED)  # a side without it differs
+_SAID_BY_ONE = ("override ", "variable ", "reward_fn", "deterministic", PERTURBED, REPLAY)  # a side without it differs
 
 
 @dataclass(frozen=True)

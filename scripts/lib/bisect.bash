@@ -112,7 +112,7 @@ bisect::_ask() {
         code_a=$(bisect::_snapshot "$2")
         code_b=$(bisect::_snapshot "$3")
         printf '%s\n' "${said[1]}" >"$file"
-        environment=("SUITE=${file}" "CODE_A=${code_a}" "CODE_B=${code_b}")
+        environment=("SUITE=${file}" "CODE_A=${code_a}" "CODE_B=${code_b}" REPLAY=) # GOOD's runs are taken over
         ;;
       open)
         [[ -z $status ]] || cli::die 1 "The session ${said[1]} of $1 ended with status ${status}, and its report could not be written (the reason is above): fix that, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'."

@@ -48,6 +48,18 @@ def test_a_seed_is_no_difference_but_pairs_the_runs(tmp_path, said, overrides, s
     assert not [name for name in run.facts if "seed" in name]
 
 
+def test_a_replay_is_a_fact_and_the_age_of_its_rollouts_is_not_compared(tmp_path):
+    job = unpack(tmp_path, "ppo-0.9.1-v1-1")
+    before = recorded_run.read(job)
+    asked = json.loads((job / "config/asked.json").read_text())
+    text = "skip.rollout_tq.dump_dir=/shared/verify/1/replay/ppo-100"  # another session has another one
+    asked["said"]["overrides"] += [{"text": text, "origin": recorded_run.REPLAY}]
+    (job / "config/asked.json").write_text(json.dumps(asked))
+    run = recorded_run.read(job)
+    assert [str(each) for each in comparable.facts(before, run)] == ["replay: A without it, B True"]
+    assert {*before.series} - {*run.series} == {name for name in before.series if "/off_policy/" in name} != set()
+
+
 def test_a_job_directory_tells_its_packages(tmp_path):
     job = unpack(tmp_path, "ppo-0.9.1-v1-1")
     assert "packages" not in recorded_run.read(job).facts

@@ -280,6 +280,36 @@ def test_a_checkpoint_that_was_collected_meanwhile_is_said_to_be_gone(root):
     assert reason.endswith("the checkpoint of ppo_b, which it continues, is gone ('make gc' removes old ones)")
 
 
+def replayed(root, suite="cases: {ppo: {workload: ppo}}"):
+    session = make(root, suite=suite)
+    session.write("replay", {"cases": {"ppo": {"recorded_by": "ppo", "steps": 4}}})
+    return session
+
+
+def test_in_a_replayed_case_a_comes_first_in_every_pair_and_b_needs_its_recording(root):
+    session = replayed(root, "pairs: 8\ncases: {ppo: {workload: ppo}}")
+    wants = Wants(pairs=True)
+    ran = []
+    while (run := following(session, lambda case: wants)) is not None and len(ran) < 4:
+        ran.append(run.name)
+        session.write_job(run.name, job(root, "ppo-0.9.1-v0", run.name, TREES[run.side]))
+        if run.name == "ppo_a":
+            session.write("recording-ppo-100", {"files": {}})
+    assert ran == ["ppo_a", "ppo_b", "ppo_a_2"]  # nothing was recorded with the second seed
+    assert schedule.recording_of(Run("ppo", "A", 100, 1, again=True), session.evidence()).is_made is False
+    assert schedule.recording_of(Run("ppo", "A", 200, 2), session.evidence()) == schedule.Recording("ppo-200", 4, True)
+
+
+def test_a_run_that_did_not_train_on_the_recording_decides_nothing(root):
+    session = replayed(root)
+    assert words(session) == {"ppo": "inconclusive"}  # no run
+    pair(root, session, sign, "ppo-0.9.1-v0", misused="it did not read A's rollouts of step 2")
+    assert words(session) == {"ppo": "inconclusive"}
+    assert "it did not read A's rollouts of step 2" in verdict.of_session(session.evidence())[0].reason
+    session.write_job("ppo_a", {**session.read("job-ppo_a"), "misused": "its rollouts of step 2 were not recorded"})
+    assert words(session) == {"ppo": "incomparable"}
+
+
 def test_a_config_that_only_b_refuses_is_a_regression(root):
     session = make(root, suite="cases: {ppo: {workload: ppo}}")
     session.write("refused-ppo_b", {"reason": "The override 'a=1' sets a key that ppo_trainer of CODE_ID=b lacks."})

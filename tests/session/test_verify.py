@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 
 import pytest
 from shared_fixtures import BASE, OF_PROFILE, has_packages, knobs, node_row, record, write
@@ -18,11 +19,19 @@ from verl_regress.base.layout import JobDir
 from verl_regress.cluster.ray_api import Unreachable
 from verl_regress.jobs import stop, watch
 from verl_regress.plan import request
-from verl_regress.session import report
+from verl_regress.session import replay, report
 from verl_regress.store.sessions import Session
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/x")
 SUITE = "cases: {ppo: {workload: ppo}}\n"
+TWO_STEPS = "cases: {ppo: {workload: ppo, steps: 2}}\n"
+REPLAYS = """
+skip:
+  rollout: {enable: false, dump_dir: x, steps: []}
+  rollout_tq: {enable: false, dump_dir: x, steps: []}
+"""
+STEP = "replay_verl-regress/GBS8_N2_in5_out7/{}/0/tq_batch.pt"  # a file of a recording
+READ = "(TaskRunner pid=9) Injected 16 cached trajectories from step {} (8 prompts x 2)\n"
 SPEC = "workload: ppo\nsecrets: [{name: API_KEY}]\n"
 GONE = "The snapshot codeB was removed after the session began ({0} is not there): make it again with 'make snapshot CODE_ID=codeB VERL_SOURCE=path:/my/verl', and continue the session."
 
@@ -355,3 +364,120 @@ def test_a_job_that_failed_because_its_snapshot_went_is_not_bs_failure(verify, c
     shutil.move(aside, shared.snapshots / "codeB")
     assert verify(session=session.path.name)[1] == ["end", "0"]
     assert cluster.submitted[-1] == f"ppo-b-{session.path.name}-2"
+
+
+@pytest.fixture
+def replays(shared, cluster, sdk):
+    """A verl that replays: a job writes the rollouts of two steps where there are none, else it reads them. `spoils` acts when the job begins,
+    by the beginning of its id.
+    """
+    for code in ("codeA", "codeB"):
+        config = shared.snapshots / code / "verl/trainer/config/ppo_trainer.yaml"
+        more = {"device: cuda": "device: cuda, use_v1: true, rollout_data_dir: null", "train_batch_size: 1024": "train_batch_size: 8, gen_batch_size: null, max_prompt_length: 5, max_response_length: 7", "{model: {path: x}}\ncritic": "{model: {path: x}, rollout: {n: 2}}\ncritic"}  # fmt: skip
+        text = config.read_text() + REPLAYS
+        for old, new in more.items():
+            assert old in text
+            text = text.replace(old, new)
+        write(config, text)
+        record(shared.snapshots / code)
+    fake = types.SimpleNamespace(spoils={}, cluster=cluster)
+    submitted = sdk.on_submit
+
+    def on_submit(submission_id, **more):
+        job = JobDir(shared.jobs / submission_id)
+        said = json.loads((job.config / "asked.json").read_text())["said"]["overrides"]
+        directory = next(each["text"].partition("=")[2] for each in said if "rollout_tq.dump_dir" in each["text"])
+        home = Path(directory)
+        for start, spoil in fake.spoils.items():
+            if submission_id.startswith(start):
+                spoil(home)
+        steps = (1, 2) if (home / STEP.format(2)).exists() else ()
+        write(job.driver_log, "".join(map(READ.format, steps)))
+        for step in () if steps else (1, 2):
+            write(home / STEP.format(step), f"rollouts of {step}")
+        write(
+            job.metrics, "".join(json.dumps({"step": step, "data": {"actor/pg_loss": 0.1}}) + "\n" for step in (1, 2))
+        )
+        submitted(submission_id, **more)
+
+    sdk.on_submit = on_submit
+    return fake
+
+
+def runs(fake):
+    return [job.rpartition("-20")[0] for job in fake.cluster.submitted]
+
+
+def test_a_records_first_and_b_trains_on_its_rollouts(verify, replays, shared):
+    outcome, _ = verify(only="", suite=TWO_STEPS, REPLAY="1")
+    session = the_session(shared)
+    assert runs(replays)[:2] == ["ppo-a", "ppo-b"]
+    assert (
+        f"        ppo: A's rollouts are recorded in {session.path}/replay, at most 0.1 MiB for each seed\n"
+        in outcome.err
+    )
+    known = session.read("recording-ppo-100")["files"]
+    assert known == replay.files_of(session.path / "replay/ppo-100")
+    for side in "ab":
+        assert session.read(f"job-ppo_{side}")["misused"] is None
+        argv = json.loads((shared.jobs / f"ppo-{side}-{session.path.name}/config/resolved.json").read_text())["argv"]
+        assert {"trainer.experiment_name=replay", "skip.rollout_tq.enable=True", "skip.rollout.steps=[1,2]"} <= set(
+            argv
+        )
+
+
+def test_a_b_that_generates_itself_is_no_evidence_about_b(verify, replays, shared):
+    replays.spoils["ppo-b"] = lambda home: write(home / "r/GBS4/1/0/tq_batch.pt", "x")
+    outcome, _ = verify(only="", suite=TWO_STEPS, REPLAY="1")
+    said = "it did not leave A's rollouts as they were: r/GBS4/1/0/tq_batch.pt is new"
+    assert the_session(shared).read("job-ppo_b")["misused"] == said
+    assert "ppo         inconclusive: B's record proves nothing" in outcome.out
+    assert said in outcome.out
+
+
+def test_a_lost_recording_begins_with_nothing(verify, replays, shared):
+    replays.cluster.ends["ppo-a"] = "STOPPED"
+    verify(only="", suite=TWO_STEPS, REPLAY="1")
+    session = the_session(shared)
+    (session.path / "replay/ppo-100" / STEP.format(1)).unlink()
+    replays.cluster.ends.clear()
+    seen = []
+    replays.spoils["ppo-a-20"] = lambda home: seen.append(home.exists())
+    verify(session=session.path.name)
+    assert seen == [False]
+    assert session.read("job-ppo_b")["misused"] is None
+
+
+def test_a_recording_that_was_changed_meanwhile_ends_the_session(verify, replays, shared):
+    replays.cluster.ends["ppo-b"] = "STOPPED"
+    verify(only="", suite=TWO_STEPS, REPLAY="1")
+    session = the_session(shared)
+    write(session.path / "replay/ppo-100" / STEP.format(1), "cut off")
+    outcome, words = verify(session=session.path.name)
+    assert words == ["end", "1"]
+    assert f"error   The recording {session.path}/replay/ppo-100 is not what A's run wrote ({STEP.format(1)} is of other bytes): begin a new session, which records it again.\n" in outcome.err  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (REPLAYS, "", "verl 0.7.1 of B has no key skip.rollout_tq, which verl has since 0.9.0"),
+        ("n: 2", "n: 4", "actor_rollout_ref.rollout.n is 2 in A and 4 in B"),
+    ],
+)
+def test_a_case_that_b_cannot_replay_generates_in_every_run(verify, replays, cluster, shared, old, new, why):
+    config = shared.snapshots / "codeB/verl/trainer/config/ppo_trainer.yaml"
+    write(config, config.read_text().replace(old, new))
+    record(shared.snapshots / "codeB")
+    cluster.ends["ppo-b"] = "STOPPED"
+    replays.spoils.clear()
+    outcome, _ = verify(only="", suite=TWO_STEPS, REPLAY="1", BUDGET="1")
+    assert f"skip    the replay of ppo ({why})\n" in outcome.err
+    assert the_session(shared).read("replay")["cases"] == {}
+
+
+def test_rollouts_that_need_more_space_than_there_is(verify, replays, shared, monkeypatch):
+    monkeypatch.setattr(replay.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=5))
+    outcome, words = verify(only="", suite=TWO_STEPS, REPLAY="1")
+    assert (words, runs(replays)) == (["end", "1"], [])
+    assert "error   REPLAY=1 needs up to 0.0 GiB for rollouts in " in outcome.err

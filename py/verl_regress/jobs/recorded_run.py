@@ -42,6 +42,8 @@ _OWN_KEYS = re.compile(
 )
 # Where a job continues from is a file of its own side; the steps that it trains show at which step.
 _OWN_OVERRIDE = "trainer.resume_from_path"
+REPLAY = "REPLAY=1"  # the origin of the overrides that record or replay rollouts
+_OF_RECORDING = "training/off_policy/"  # the age of the rollouts: replayed ones have another one by design
 _NODE_RESOURCES = re.compile(r"^(CPU|GPU|cpu|NPU|accelerator_type:.*)$")  # memory varies by some MB from start to start
 
 
@@ -89,6 +91,9 @@ def _read(directory: Path) -> Run:
     else:
         run = Run(name=directory.name, series={})
     overrides = _overrides(directory, resolved.get("workload", ""))
+    facts = _facts(directory, resolved, overrides)
+    if comparable.REPLAY in facts:
+        run = run.without([name for name in run.series if name.startswith(_OF_RECORDING)])
     return dataclasses.replace(
         run,
         workload=resolved.get("workload") or run.workload,
@@ -96,7 +101,7 @@ def _read(directory: Path) -> Run:
         failure=failure,
         unfinished=unfinished,
         code=resolved.get("code_id"),
-        facts=_facts(directory, resolved, overrides),
+        facts=facts,
         config=_flat_config(JobDir(directory).config / "verl_config.yaml", resolved),
         memory=memory_records.read(attempts),
         packages=packages.in_job(_config(directory, "packages.json")),
@@ -175,12 +180,13 @@ def _overrides(directory: Path, workload: str) -> list[str]:
     """What was asked of the trainer: JobSpec, base config and command line. Not what came of it: that may depend on the release."""
     base = _yaml(directory / "config/ray_config.yaml").get("trainer_overrides") or {}
     said = _config(directory, "asked.json").get("said") or {}
+    asked = [each for each in said.get("overrides") or [] if each.get("origin") != REPLAY]
     groups = [base.get("rl") if workload != "sft" else None, base.get(workload)]
     texts = [text for group in groups for text in group or []]
     texts += _config(directory, "job_spec.json").get("trainer_overrides") or []
     if said.get("seed") is not None:  # TRAIN_SEED: which keys it sets depends on the release
         texts.append(f"seed={said['seed']}")
-    return [*map(str, texts), *(str(each["text"]) for each in said.get("overrides") or [])]
+    return [*map(str, texts), *(str(each["text"]) for each in asked)]
 
 
 def is_seed(override: str) -> bool:
@@ -207,8 +213,11 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     for name, value in variables.items():
         if name not in _OWN_VARIABLES:
             facts[f"variable {name}"] = _without_own(str(value), resolved)
-    if (_config(directory, "asked.json").get("said") or {}).get("deterministic"):
+    said = _config(directory, "asked.json").get("said") or {}
+    if said.get("deterministic"):
         facts["deterministic"] = "True"
+    if any(each.get("origin") == REPLAY for each in said.get("overrides") or []):
+        facts[comparable.REPLAY] = "True"
     nodes = _nodes(directory)
     facts |= packages_fact(_config(directory, "packages.json"))
     return facts | ({"nodes": nodes} if nodes else {})

@@ -1,9 +1,11 @@
 """Makes the runs of a session: submits the job of a run, or follows one that exists, and records how it ended."""
 
+import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from verl_regress.base import pulse, say
@@ -13,9 +15,9 @@ from verl_regress.cluster.ray_api import RayApi, Unreachable
 from verl_regress.jobs import status, stop, watch
 from verl_regress.plan import overrides, plan
 from verl_regress.plan.request import Request
-from verl_regress.session import evidence, schedule, suites
+from verl_regress.session import evidence, replay, schedule, suites
 from verl_regress.session.schedule import Run
-from verl_regress.session.suites import Suite
+from verl_regress.session.suites import Case, Suite
 from verl_regress.store import snapshot
 from verl_regress.store.retention import uncollected
 from verl_regress.store.sessions import Session
@@ -68,6 +70,8 @@ class Driver:
             self._need_code(run.side)
         spec = self.suite.case(run.case).spec
         say.step(f"verify: {run.name} ({spec} with {run.side}, {self._code(run.side)}, seed {run.seed})")
+        if is_new:
+            self._prepare_recording(run)
         if is_new and not self._submit(run, job):
             return None
         kept = self.session.read(f"ended-{job.submission_id}")
@@ -94,6 +98,24 @@ class Driver:
                 end,
             )
         return None
+
+    def decide_replays(self) -> None:
+        """Record once which cases of the session are replayed, if it asks for that. Raises RegressError without space for that."""
+        if self._begin.get("replay") and self.session.read("replay") is None:
+            with self.busy, pulse.during("composing the configs for the replay"), uncollected(self.root):
+                self.session.write(
+                    "replay", {"cases": replay.decide(self.suite, self._recordings, self._replayed_plan)}
+                )
+
+    @property
+    def _recordings(self) -> Path:
+        return self.session.path / "replay"
+
+    def _replayed_plan(self, case: Case, side: str) -> plan.Plan:
+        run = next(each for each in schedule.first_runs(case) if each.side == side)
+        request = self._request(run, self._job_of(run))
+        asked = (*request.said.overrides, *replay.overrides(self._recordings / case.name, 1))
+        return plan.make(self.root, replace(request, said=replace(request.said, overrides=asked)))
 
     def _job_of(self, run: Run) -> JobDir:
         """The job of a run, which may not exist yet. Another one follows a job that Ray never had, or that was lost."""
@@ -146,14 +168,42 @@ class Driver:
                 ) from error
         return True
 
+    def _prepare_recording(self, run: Run) -> None:
+        """A run that records begins with nothing, also after one that was lost; any other one gets what A wrote. Raises RegressError."""
+        recording = schedule.recording_of(run, self.session.evidence())
+        if recording is None:
+            return
+        directory = self._recordings / recording.name
+        if not recording.is_made:
+            replay.need_unchanged(directory, (self.session.read(recording.evidence) or {})["files"])
+        elif directory.exists():
+            shutil.rmtree(directory)
+
+    def _misused(self, run: Run, job: JobDir, trained: Collection[int]) -> str | None:
+        """Why the rollouts of a run that trained to the end were not those of its recording; None if they were, or it has none."""
+        recording = schedule.recording_of(run, self.session.evidence())
+        if recording is None:
+            return None
+        directory = self._recordings / recording.name
+        if not recording.is_made:
+            return replay.misused(job, (self.session.read(recording.evidence) or {})["files"], directory, trained)
+        files = replay.files_of(directory)
+        problem = replay.unrecorded(files, trained)
+        if problem is None:
+            self.session.write(recording.evidence, {"files": files})
+        return problem
+
     def _request(self, run: Run, job: JobDir) -> Request:
         request = self.material.requests[self.suite.case(run.case).spec]
-        added = schedule.overrides_of(run, self.suite, self.session.evidence())
+        known = self.session.evidence()
+        added = overrides.of_command_line(None, "", " ".join(schedule.overrides_of(run, self.suite, known)))
+        if recording := schedule.recording_of(run, known):
+            added += replay.overrides(self._recordings / recording.name, recording.steps)
         said = replace(
             request.said,
             code_id=self._code(run.side),
             submission_id=job.submission_id,
-            overrides=overrides.of_command_line(None, "", " ".join(added)),
+            overrides=added,
             seed=run.seed,
             perturbed=run.perturbed,
         )
@@ -209,4 +259,7 @@ class Driver:
         }
         known = (session.read("used") or {}).get("inputs", {})
         session.write("used", {"inputs": evidence.read_by(job) | known})  # as the first job that used it
-        session.write_job(run.name, {**evidence.job(job, self.api), **more})
+        found = evidence.job(job, self.api)
+        if end is Exit.SUCCEEDED:
+            more["misused"] = self._misused(run, job, found["steps"])
+        session.write_job(run.name, {**found, **more})

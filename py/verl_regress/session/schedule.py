@@ -47,6 +47,29 @@ def first_runs(case: Case) -> tuple[Run, Run]:
     return Run(case.name, "A", case.seeds[0], 1), Run(case.name, "B", case.seeds[0], 1)
 
 
+@dataclass(frozen=True)
+class Recording:
+    """The rollouts on which a run trains (verl_regress.session.replay), and whether that run makes them."""
+
+    name: str
+    steps: int
+    is_made: bool
+
+    @property
+    def evidence(self) -> str:
+        """The name of the evidence of its files."""
+        return f"recording-{self.name}"
+
+
+def recording_of(run: Run, evidence: Evidence) -> Recording | None:
+    """The recording of a run; None if its case is not replayed."""
+    known = evidence.get("replay", {}).get("cases", {}).get(run.case)
+    if known is None:
+        return None
+    is_first = run.side == "A" and not (run.again or run.perturbed) and run.case == known["recorded_by"]
+    return Recording(f"{known['recorded_by']}-{run.seed}", known["steps"], is_first)
+
+
 def runs_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
     """The evidence of the runs of a case with one side, by the names of the runs; without A's perturbed one, which is not compared with B."""
     jobs = jobs_of(evidence)
@@ -92,11 +115,13 @@ def _of_checks(case: Case, evidence: Evidence, only: Collection[str]) -> Run | N
 def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Wants]) -> Run | None:
     """The next run of a case.
 
-    B comes first in the first pair: which earlier run of A fits is known when B has run. Then the sides alternate.
+    B comes first in the first pair: which earlier run of A fits is known when B has run. Then the sides alternate. In a replayed case A comes
+    first in every pair, because B trains on what A recorded.
     """
     recorded = jobs_of(evidence)
     for pair, seed in enumerate(case.seeds, start=1):
-        for side in ("BA", "AB")[(pair + 1) % 2]:
+        b_first = pair % 2 == 1 and recording_of(Run(case.name, "A", seed, pair), evidence) is None
+        for side in "BA" if b_first else "AB":
             run = Run(case.name, side, seed, pair)
             if refusal_of(run, evidence) is not None:
                 return None
@@ -118,7 +143,10 @@ def refusal_of(run: Run, evidence: Evidence) -> str | None:
 
 
 def why_not(run: Run, case: Case, evidence: Evidence) -> str | None:
-    """Why a run that continues another one cannot run."""
+    """Why a run cannot run: it continues another one, or trains on its rollouts, and there are none."""
+    recording = recording_of(run, evidence)
+    if recording and not recording.is_made and recording.evidence not in evidence:
+        return f"A's run with the seed {run.seed} recorded no rollouts for it"
     if case.continues is None:
         return None
     source = source_of(run, case).name

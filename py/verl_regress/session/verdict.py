@@ -116,7 +116,7 @@ def run_of(job: Mapping[str, Any]) -> records.Run:
         facts=facts,
         hashes={name: found for name, found in hashes.items() if found},
         failure=stalled or run.failure,
-        unfinished=None if stalled else run.unfinished,
+        unfinished=None if stalled else job.get("misused") or run.unfinished,
     )
 
 

@@ -128,6 +128,7 @@ def _drive(driver: Driver, args: argparse.Namespace) -> str:
         say.step(
             f"regression session {session.path} (profile {args.knobs['PROFILE']}): A is {codes['A']}, B is {codes['B']}"
         )
+    driver.decide_replays()
     deps.use("judge")  # only the head has them
     while (following := _next(root, session, driver.suite, args.budget)) is not None:
         stopped = driver.make(following)
@@ -162,6 +163,7 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str) -> Session:
                 "profile": args.profile_title,
                 "cluster": args.knobs["CLUSTER_NAME"],
                 "only": sorted(_chosen(args)),
+                "replay": args.knobs.is_on("REPLAY") and not args.only,
                 "suite": suite.recorded(),
                 "codes": codes,
                 "trees": {side: record["tree_sha256"] for side, record in records.items()},
@@ -203,7 +205,8 @@ def _next(root: SharedRoot, session: Session, suite: Suite, budget: int | None) 
         if following is None:
             return None
         case = suite.case(following.case)
-        may_reuse = following.side == "A" and suite.reuse and not only
+        is_replayed = schedule.recording_of(following, known) is not None  # its rollouts are this session's
+        may_reuse = following.side == "A" and suite.reuse and not only and not is_replayed
         earlier = reuse.earlier_run_of_a(root, session, case, following) if may_reuse else None
         if earlier is not None:
             before, job = earlier

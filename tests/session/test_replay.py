@@ -1,0 +1,72 @@
+"""Replay: which cases are replayed, and what of a run shows that it trained on exactly what A recorded."""
+
+import pytest
+from shared_fixtures import write
+
+from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.layout import JobDir
+from verl_regress.session import replay
+
+STEP = "replay_verl-regress/GBS8_N2_in5_out7/{}/0/tq_batch.pt"
+READ = "(TaskRunner pid=9) Injected 16 cached trajectories from step {} (8 prompts x 2)\n"
+
+
+def files(directory, steps=(1, 2), text="rollouts of {}"):
+    for step in steps:
+        write(directory / STEP.format(step), text.format(step))
+    return replay.files_of(directory)
+
+
+def reader(shared, *steps):
+    """A job whose log says that it read these steps."""
+    job = JobDir(shared.jobs / "ppo-b")
+    write(job.driver_log, "".join(["step 1 of 2\n", *map(READ.format, steps)]))
+    return job
+
+
+def test_a_run_that_read_every_step_trained_on_the_recording(shared, tmp_path):
+    recorded = files(tmp_path / "r")
+    assert replay.misused(reader(shared, 1, 2), recorded, tmp_path / "r", [1, 2]) is None
+    assert replay.misused(reader(shared, 2), recorded, tmp_path / "r", [2]) is None  # it continued after step 1
+
+
+def test_v0_says_in_other_words_what_it_read(shared, tmp_path):
+    job = reader(shared)
+    write(job.driver_log, "[RolloutSkip()] Load generate result at step 1 (request step 1) from /x/gen_batch.dp\n")
+    assert replay.misused(job, files(tmp_path / "r", [1]), tmp_path / "r", [1]) is None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda home: write(home / STEP.format(2), "rollouts"), f"{STEP.format(2)} is of other bytes"),
+        (lambda home: (home / STEP.format(1)).unlink(), f"{STEP.format(1)} is missing"),
+        # Another batch size or n has another folder, where verl finds nothing and generates.
+        (lambda home: write(home / "r/GBS4/1/0/tq_batch.pt", "x"), "r/GBS4/1/0/tq_batch.pt is new"),
+    ],
+)
+def test_a_recording_that_is_not_as_a_wrote_it(shared, tmp_path, spoil, said):
+    recorded = files(tmp_path / "r")
+    replay.need_unchanged(tmp_path / "r", recorded)
+    spoil(tmp_path / "r")
+    assert replay.misused(reader(shared, 1, 2), recorded, tmp_path / "r", [1, 2]).endswith(f"as they were: {said}")
+    with pytest.raises(RegressError, match="begin a new session"):
+        replay.need_unchanged(tmp_path / "r", recorded)
+
+
+def test_a_step_that_was_not_read_was_generated(shared, tmp_path):
+    recorded = files(tmp_path / "r")
+    said = "it did not read A's rollouts of step 2, so it generated its own"
+    assert replay.misused(reader(shared, 1), recorded, tmp_path / "r", [1, 2]) == said
+
+
+def test_a_recording_without_a_step_of_its_run_is_none(tmp_path):
+    assert replay.unrecorded(files(tmp_path / "r"), [1, 2]) is None
+    assert "step 3, 4 were not recorded" in replay.unrecorded(files(tmp_path / "r"), [1, 2, 3, 4])
+
+
+def test_a_recording_that_others_can_change_is_not_unpickled(tmp_path):
+    recorded = files(tmp_path / "r")
+    (tmp_path / "r" / STEP.format(1)).chmod(0o666)
+    with pytest.raises(BadInput, match="can be changed by every user"):
+        replay.need_unchanged(tmp_path / "r", recorded)
