@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # 12_install_py_deps: copy the helper to the shared root, and the Python packages that it needs (py/requirements.txt) if a node's
 # own Python lacks them, as in verl's GPU images. They are put next to the helper on the shared root: nothing is installed in the
-# image, and no root is needed.
+# image, and no root is needed. Compiles the packages of a node that came without bytecode, once.
 #
 #   scripts/12_install_py_deps.sh
 #
@@ -15,4 +15,5 @@ owner::need_own
 helper::ensure_layout
 helper::is_put || helper::put
 deps::ensure
+deps::ensure_bytecode
 log::verdict "the helper"

@@ -1,7 +1,8 @@
 """What a node says before the helper is there."""
 
 import socket
-from importlib import metadata
+import sys
+from importlib import invalidate_caches, metadata
 
 import pytest
 
@@ -21,6 +22,7 @@ from verl_regress.cluster import node_probe
     ],
 )
 def test_which_release_is_older(monkeypatch, capsys, version, oldest, older):
+    monkeypatch.setattr(node_probe, "_LARGE", ())
     monkeypatch.setattr(metadata, "version", {"ray": version}.__getitem__)
     assert node_probe.main(["ray", oldest]) == 0
     assert capsys.readouterr().out == (f"{version} older\n" if older else f"{version}\n")
@@ -42,3 +44,39 @@ def test_ports_that_are_taken(capsys, unused_address):
         taken = str(server.getsockname()[1])
         assert node_probe.main(["ports", free, taken]) == 0
     assert capsys.readouterr().out == f"{taken}\n"
+
+
+@pytest.fixture
+def packages(monkeypatch, tmp_path):
+    """A folder with torch and another package, both without bytecode."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(node_probe, "_LARGE", ("torch",))
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    for name in ("torch", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    invalidate_caches()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("writable", "word"), [(True, "writable"), (False, "readable")])
+def test_a_large_package_without_bytecode_is_named_with_its_folder(packages, monkeypatch, capsys, writable, word):
+    monkeypatch.setattr(metadata, "version", {"ray": "2.60.0"}.__getitem__)
+    monkeypatch.setattr(node_probe.os, "access", lambda folder, mode: writable)
+    assert node_probe.main(["ray", "2.54"]) == 0
+    assert capsys.readouterr().out == f"2.60.0\n{word}\t{packages}\ttorch\n"
+
+
+def test_packages_are_compiled_once(packages, capsys):
+    assert node_probe.main(["compile"]) == 0
+    assert capsys.readouterr().out == f"compiled\t{packages}\n"
+    assert len(list(packages.glob("*/__pycache__/*.pyc"))) == 2
+    assert node_probe.main(["compile"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_packages_that_this_user_cannot_write_are_not_compiled(packages, monkeypatch, capsys):
+    monkeypatch.setattr(node_probe.os, "access", lambda folder, mode: False)
+    assert node_probe.main(["compile"]) == 0
+    assert capsys.readouterr().out == f"readable\t{packages}\ttorch\n"
+    assert not list(packages.glob("*/__pycache__"))

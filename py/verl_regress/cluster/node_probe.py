@@ -1,15 +1,21 @@
-"""Questions to a node before the helper is there: its release of Ray, and which ports are taken.
+"""Questions to a node before the helper is there: its release of Ray, which ports are taken, and whether its packages have bytecode.
 
 Scripts send this file to `python3 -` on the node: standard library only.
 """
 
 from __future__ import annotations
 
+import compileall
+import os
 import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
+from importlib.util import cache_from_source, find_spec
+from pathlib import Path
+
+_LARGE = ("torch", "transformers", "vllm", "ray")  # thousands of modules, of which each process of a job imports most
 
 
 def is_older(version: str, oldest: str) -> bool:
@@ -32,8 +38,31 @@ def taken(ports: Sequence[str]) -> list[str]:
     return found
 
 
+def without_bytecode() -> dict[Path, list[str]]:
+    """The large packages whose modules have no bytecode, by the folder in which they are installed."""
+    found: dict[Path, list[str]] = {}
+    for name in _LARGE:
+        spec = find_spec(name)
+        if spec is not None and spec.has_location and spec.origin and not Path(cache_from_source(spec.origin)).exists():
+            found.setdefault(Path(spec.origin).parents[1], []).append(name)
+    return found
+
+
+def compile_all() -> Iterator[Path]:
+    """Compile the folders of packages that lack bytecode and that this user can write; yields those that have it then."""
+    for folder in without_bytecode():
+        if os.access(folder, os.W_OK):
+            compileall.compile_dir(folder, quiet=2, workers=0)
+            if folder not in without_bytecode():
+                yield folder
+
+
 def main(argv: Sequence[str]) -> int:
-    """`ray OLDEST` prints Ray's version, and the word "older" if it is; `ports PORT…` prints which of them are taken."""
+    """`ray OLDEST` prints Ray's version, and the word "older" if it is; `ports PORT…` prints which of them are taken.
+
+    `ray` then prints a line for each folder of packages without bytecode: "writable" or "readable", the folder, the large packages there.
+    `compile` prints the same, after "compiled" and the folder for each that it has compiled.
+    """
     match argv:
         case ["ray", oldest]:
             try:
@@ -42,11 +71,17 @@ def main(argv: Sequence[str]) -> int:
                 print(f"error   {sys.executable} has no package 'ray'.", file=sys.stderr)
                 return 1
             print(version, *(["older"] if is_older(version, oldest) else []))
-            return 0
         case ["ports", *ports]:
             print(*taken(ports))
             return 0
-    raise ValueError(argv)
+        case ["compile"]:
+            for folder in compile_all():
+                print("compiled", folder, sep="\t")
+        case _:
+            raise ValueError(argv)
+    for folder, names in without_bytecode().items():
+        print("writable" if os.access(folder, os.W_OK) else "readable", folder, ", ".join(names), sep="\t")
+    return 0
 
 
 if __name__ == "__main__":

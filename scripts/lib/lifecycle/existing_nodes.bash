@@ -194,6 +194,7 @@ nodes::_check_ray() {
       cli::die 1 "${node} has Ray ${version} and head has ${first}: install the same version on every node."
   done
   log::ok "every node has Ray ${first}"
+  deps::tell_bytecode "$answers" up
 }
 
 nodes::_ask_ray() {

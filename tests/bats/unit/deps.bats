@@ -13,6 +13,7 @@ setup() {
       inspect*) echo 'true since' ;;
       *'deps.py missing helper') cat "${BOX}/helper-lacks" 2>/dev/null || echo ;;
       *'deps.py missing judge') cat "${BOX}/judge-lacks" 2>/dev/null || echo ;;
+      *'python3 - compile') cat "${BOX}/compile" ;;
       *deps.py*install*)
         [[ ! -e ${BOX}/pip-fails ]] || { echo 'ERROR: no index' >&2 && exit 1; }
         [[ $* != *--interactive* ]] || tar -t | sort >"${BOX}/sent"
@@ -50,6 +51,17 @@ helper_shown() { sed -n "s/^changed head: installed the [a-z]*'s packages next t
   assert_line "skip    worker-0: the helper's packages (all there)"
   assert_called 'deps.py install helper'
   refute_called judge
+}
+
+@test "packages without bytecode are compiled once, or named where that is not ours to do" {
+  printf 'compiled\t/site\nreadable\t/usr/lib/site\ttorch, ray\n' >"${BOX}/compile"
+  deps deps::ensure_bytecode
+  assert_status 0
+  assert_line 'changed worker-0: compiled the packages in /site, which had no bytecode'
+  assert_line "warning head: there is no bytecode of torch, ray in /usr/lib/site, so each process of a job compiles them again: type 'python3 -m compileall -qq -j 0 /usr/lib/site' there as a user who can write that folder."
+  : >"${BOX}/compile"
+  deps deps::ensure_bytecode
+  [[ $output != *bytecode* ]] || fail 'it says something'
 }
 
 # bats test_tags=slow
