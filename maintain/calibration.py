@@ -70,6 +70,11 @@ _KEPT_OF_NOISY = (
     "critic/grad_norm",
     "timing_s/step",
 )
+# What the rehearsal of PPO had when its runs of A were recorded: one micro-batch. A recipe with overrides has runs of A of its own.
+ONE_MICRO_BATCH = (
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+    "critic.ppo_micro_batch_size_per_gpu=4",
+)
 _RESOLVED = ("submission_id", "workload", "profile", "code_id", "shared_root", "code_path", "model", "dataset", "reward_fn", "job_dir", "devices", "parent")  # fmt: skip
 
 
@@ -93,7 +98,8 @@ class Recipe:
     def asked(self) -> tuple[str, ...]:
         """Its overrides. No checkpoint is saved that nobody reads."""
         saves = self.steps if self.continues else -1
-        return (f"trainer.total_training_steps={self.steps}", f"trainer.save_freq={saves}", *self.overrides)
+        added = self.overrides or (ONE_MICRO_BATCH if self.workload == "ppo" else ())
+        return (f"trainer.total_training_steps={self.steps}", f"trainer.save_freq={saves}", *added)
 
 
 @dataclass(frozen=True)

@@ -125,11 +125,11 @@ def _failed(run: Run, last_step: int) -> str | None:
 
 def _begins_late(run: Run, others: Sequence[Run]) -> str | None:
     """That it lacks the first steps of training, which one of the others has."""
-    first, mine = (min(map(_first_step, runs)) for runs in (others, [run]))
+    first, mine = (min(map(first_step, runs)) for runs in (others, [run]))
     return f"the record begins at step {mine}, not at step {first}" if mine > first else None
 
 
-def _first_step(run: Run) -> int:
+def first_step(run: Run) -> int:
     """The first step of training: verl may validate before it, at step 0 or at that of the checkpoint (0.9.1)."""
     trained = (values for name, values in run.series.items() if not name.startswith(("val-", "val/")))
     return min((step for values in trained for step in values), default=0)

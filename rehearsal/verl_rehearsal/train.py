@@ -61,7 +61,8 @@ OVERRIDES = {
         "+critic.model.override_config.attn_implementation=sdpa",
         "?critic.model.fsdp_config.strategy=fsdp2",
         "?critic.fsdp.strategy=fsdp2",
-        "critic.ppo_micro_batch_size_per_gpu=4",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",  # of a rank's mini-batch of 4: gradients are accumulated
+        "critic.ppo_micro_batch_size_per_gpu=2",
     ),
     "grpo": (
         *_RL,

@@ -16,7 +16,7 @@ def parse(text):
 
 def test_the_shipped_suites_can_be_used_and_their_jobspecs_exist():
     found = [suites.parse(path.read_text(), path.name) for path in SHIPPED]
-    assert {path.stem for path in SHIPPED} == {"rehearsal", "gpu", "example"}
+    assert {path.stem for path in SHIPPED} == {"rehearsal", "gpu", "example", "invariants"}
     assert all((SHIPPED[0].parents[1] / spec).is_file() for suite in found for spec in suite.specs)
     assert [case.name for case in found[-1].cases] == ["ppo", "grpo", "sft", "resume"]
 
@@ -25,7 +25,7 @@ def test_the_shipped_suites_can_be_used_and_their_jobspecs_exist():
     ("text", "sentence"),
     [
         ("cases: {ppo: {workload: ppo}}\nbudgets: 3", "my.yaml has the unknown key 'budgets' in the document: known keys are cases, pairs, reuse, seeds, title."),
-        ("cases: {ppo: {worklod: ppo}}", "my.yaml has the unknown key 'worklod' in cases.ppo: did you mean 'workload'? known keys are continues, decisive, deterministic, ignore, jobspec, memory, overrides, pairs, seeds, speed, steps, workload."),
+        ("cases: {ppo: {worklod: ppo}}", "my.yaml has the unknown key 'worklod' in cases.ppo: did you mean 'workload'? known keys are continues, decisive, deterministic, equal, ignore, jobspec, memory, overrides, pairs, seeds, speed, steps, workload."),
         ("cases: {ppo: {workload: dpo}}", "cases.ppo.workload in my.yaml is not usable: 'dpo' is not one of ['ppo', 'grpo', 'sft']."),
         ("cases: {ppo: {workload: ppo, pairs: 0}}", "cases.ppo.pairs in my.yaml is not usable: 0 is less than the minimum of 1."),
         ("cases: {}", "cases in my.yaml is not usable: {} should be non-empty."),
@@ -39,6 +39,10 @@ def test_the_shipped_suites_can_be_used_and_their_jobspecs_exist():
         ("cases: {ppo: {workload: ppo, decisive: {actor/entropy: {better: neither}}, ignore: [actor/entropy]}}", "The case 'ppo' of the suite my.yaml ignores every metric that decides it (actor/entropy): compare one of them."),
         ("cases: {ppo: {workload: ppo, decisive: {critic/score/mean: {better: up}}}}", "cases.ppo.decisive['critic/score/mean'].better in my.yaml is not usable: 'up' is not one of ['more', 'less', 'neither']."),
         ("cases: {ppo: {workload: ppo, overrides: [a.b=1, data.seed=5]}}", "The case 'ppo' of the suite my.yaml has the override 'data.seed=5', with which all of its pairs would have one seed: leave it out, and give seeds instead."),
+        ("cases: {ppo: {workload: ppo, equal: []}}", "cases.ppo.equal in my.yaml is not usable: [] should be non-empty."),
+        ("cases: {ppo: {workload: ppo, equal: [[a=1], [data.seed=5]]}}", "The case 'ppo-2' of the suite my.yaml has the override 'data.seed=5', with which all of its pairs would have one seed: leave it out, and give seeds instead."),
+        ("cases: {ppo: {workload: ppo, equal: [[a=1]], speed: true, pairs: 3, memory: false}}", "The case 'ppo' of the suite my.yaml has equal, so only runs of the same code are compared: leave out pairs, speed."),
+        ("cases: {ppo-1: {workload: ppo}, ppo: {workload: ppo, equal: [[a=1]]}}", "The suite my.yaml has two cases 'ppo-1', because each override set of 'equal' is one, named by its number: rename the other one."),
     ],
 )  # fmt: skip
 def test_a_suite_that_cannot_be_used_is_refused_in_one_sentence(text, sentence):
@@ -78,3 +82,19 @@ def test_a_suite_without_seeds_counts_them():
         4,
         3,
     ]  # a perturbed run says something only of an A that repeats itself
+
+
+def test_each_override_set_that_must_train_in_the_same_way_is_a_case_with_one_pair():
+    suite = parse(
+        "pairs: 3\ncases:\n"
+        "  micro: {workload: ppo, steps: 1, overrides: [a=1], ignore: [x], equal: [[b=2], [c=3, d=4]]}\n"
+        "  sft: {workload: sft}\n"
+    )
+    base, *others = suite.group(suite.case("micro"))
+    assert [case.name for case in suite.cases] == ["micro", "micro-1", "micro-2", "sft"]
+    assert [case.overrides for case in others] == [("a=1", "b=2"), ("a=1", "c=3", "d=4")]
+    assert all(
+        (case.seeds, case.steps, case.ignore, case.most_runs) == ((100,), 1, ("x",), 2) for case in (base, *others)
+    )
+    assert [case.is_in_group for case in suite.cases] == [True, True, True, False]
+    assert suites.of_recorded(suite.recorded()) == suite

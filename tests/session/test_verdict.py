@@ -346,6 +346,50 @@ def test_a_resumed_run_that_is_wrong_on_its_face_is_a_regression(root):
     assert words(session) == {"ppo": "changed", "more": "regressed"}
 
 
+GROUP = "cases: {ppo: {workload: ppo, equal: [[a=1, b=2], [c=3]]}}"
+
+
+def record_group(root, session, broken):
+    """Record a run of each config with A and B, as the schedule asks for them. `broken` edits that of one run."""
+    made = []
+    while (run := following(session)) is not None:
+        made.append(run.name)
+        found = job(root, "ppo-0.9.1-v1-1", run.name.replace("_", "-"), TREES[run.side], broken.get(run.name))
+        session.write_job(run.name, {**found, "loaded": {"verl/a.py": run.side, "verl/b.py": "1"}})
+    return made
+
+
+def test_runs_of_one_code_that_must_agree_are_one_verdict(root):
+    session = make(root, suite=GROUP)
+    runs = record_group(root, session, {"ppo_b": sign, "ppo-1_b": sign, "ppo-2_b": sign})
+    assert runs == ["ppo_b", "ppo_a", "ppo-1_b", "ppo-1_a", "ppo-2_b", "ppo-2_a"]
+    assert words(session) == {"ppo": "same"}  # how B trains beside A is the question of another case
+    suite = suites.of_recorded(session.evidence()["begin"]["suite"])
+    assert schedule.overrides_of(Run("ppo-1", "B", 100, 1), suite, session.evidence()) == ["a=1", "b=2"]
+
+
+def test_b_that_breaks_what_a_holds_is_regressed_and_its_group_is_one_card(root):
+    session = make(root, suite=GROUP)
+    record_group(root, session, {"ppo-2_b": lost})
+    (found,) = verdict.of_session(session.evidence())
+    assert (found.case, found.word.value, found.files) == ("ppo", "regressed", ("verl/a.py",))
+    assert found.reason.startswith("B breaks what A holds: critic/vf_loss is 1.5 times as large with c=3 (")
+    page = report.as_html(report.Outcome(session, session.evidence(), [], [found]))
+    assert page.count('id="case-ppo') == 1
+    assert all(f">{run}<" in page for run in ("ppo_a", "ppo-1_a", "ppo-2_b"))
+
+
+def test_a_group_lacks_what_one_of_its_cases_lacks(root):
+    session = make(root, suite=GROUP)
+    pair(root, session)
+    (found,) = verdict.of_session(session.evidence(), budget=2)
+    assert (found.case, found.word.value) == ("ppo", "inconclusive")
+    assert found.reason == "ppo-1_a and ppo-1_b did not run: BUDGET=2 runs were used up before"
+    session.write("refused-ppo-1_b", {"reason": "The override 'a=1' sets a key that ppo_trainer of CODE_ID=b lacks."})
+    assert words(session) == {"ppo": "regressed"}
+    assert following(session) == Run("ppo-2", "B", 100, 1)
+
+
 MEMORY = "cases: {ppo: {workload: ppo, deterministic: true, memory: true}}"
 
 

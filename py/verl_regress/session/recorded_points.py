@@ -63,7 +63,8 @@ def _why_not(evidence: Evidence) -> str | None:
 def _runs(evidence: Evidence) -> list[tuple[str, Case, str, Mapping[str, Any]]]:
     """The recorded runs of the suite's cases in their order: name, case, side and evidence."""
     cases = suites.of_recorded(evidence["begin"]["suite"]).cases
-    known = {run: (case, side) for case in cases for side in "AB" for run in schedule.runs_of(case, side, evidence)}
+    of_cases = [case for case in cases if not case.is_in_group]  # those train a single step
+    known = {run: (case, side) for case in of_cases for side in "AB" for run in schedule.runs_of(case, side, evidence)}
     return [(run, *known[run], job) for run, job in jobs_of(evidence).items() if run in known]
 
 

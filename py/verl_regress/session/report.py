@@ -123,7 +123,8 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 def as_html(outcome: Outcome) -> str:
     """The page for people. Without verdicts there are checks only."""
     begin = outcome.evidence["begin"]
-    cases = suites.of_recorded(begin["suite"]).cases if outcome.verdicts else ()
+    suite = suites.of_recorded(begin["suite"])
+    groups = [suite.group(case) for case in suite.cases if not case.equals] if outcome.verdicts else []
     lines, note = _code(outcome.evidence)
     failed = [check.claim for check in outcome.checks if check.failed]
     return verdict_page.html(
@@ -139,7 +140,7 @@ def as_html(outcome: Outcome) -> str:
                 "time": begin["time"],
             },
             warnings=[f"{doubt(len(failed))}: {'; '.join(failed)}."] if failed else [],
-            cases=[_case_of(outcome.session, case, outcome.evidence, outcome.verdicts) for case in cases],
+            cases=[_case_of(outcome.session, group, outcome.evidence, outcome.verdicts) for group in groups],
             checks=[
                 verdict_page.Check(check.word, check.claim, str(check.skipped or check.checked), check.problems)
                 for check in outcome.checks
@@ -152,10 +153,12 @@ def as_html(outcome: Outcome) -> str:
 
 
 def _case_of(
-    session: Session, case: suites.Case, evidence: Mapping[str, Any], found: Sequence[Verdict]
+    session: Session, group: Sequence[suites.Case], evidence: Mapping[str, Any], found: Sequence[Verdict]
 ) -> verdict_page.Case:
-    """A card of the page: the verdicts on a case, and its runs, without the metrics that the case ignores."""
-    jobs = jobs_of(evidence)
+    """A card of the page: the verdicts on a case, and its runs, without the metrics that the case ignores. Of the others that must train
+    as it does, the jobs.
+    """
+    jobs, case = jobs_of(evidence), group[0]
     runs = {
         side: [run.without(case.ignore) for job in schedule.runs_of(case, side, evidence).values() if (run := judged(job))]
         for side in "AB"
@@ -176,7 +179,8 @@ def _case_of(
                 seconds=seconds(job),
                 failure=end_of(job)["reason"],
             )
-            for run in schedule.all_runs(case)
+            for each in group
+            for run in schedule.all_runs(each)
             if (job := jobs.get(run.name))
         ],
     )

@@ -1,7 +1,7 @@
 """A suite: the cases that a session trains with A and with B. suite.schema.json describes the file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from verl_regress.base import documents
@@ -11,6 +11,7 @@ from verl_regress.jobs import recorded_run
 # The judge decides at 3, 4, 6 and 8 pairs (verl_verdict.statistics.LOOKS). verl adds the number of a replica or a rank to a seed, so these
 # are far apart.
 SEEDS = (100, 200, 300, 400, 500, 600, 700, 800)
+_OF_GROUP = ("workload", "jobspec", "steps", "overrides", "ignore", "equal")
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Case:
     continues: str | None = None
     steps: int | None = None  # None: what the JobSpec says
     overrides: tuple[str, ...] = ()
+    equal: tuple[tuple[str, ...], ...] = ()  # override sets with which a code must train as without: a case each
+    equals: str | None = None  # the case of which it is one
     speed: bool = False
     memory: bool = False
     deterministic: bool | None = None
@@ -40,8 +43,15 @@ class Case:
         return f"{self.name} memory"
 
     @property
+    def is_in_group(self) -> bool:
+        """Its runs are compared with others of the same code, not those of A with B's."""
+        return bool(self.equal or self.equals)
+
+    @property
     def most_runs(self) -> int:
         """The most runs that it can take: its pairs, A once more to see whether it repeats itself, and if it may, A perturbed."""
+        if self.is_in_group:
+            return 2
         return 2 * len(self.seeds) + (self.deterministic is None) + (self.deterministic is not False)
 
 
@@ -58,6 +68,10 @@ class Suite:
     def case(self, name: str) -> Case:
         """The case of that name."""
         return next(case for case in self.cases if case.name == name)
+
+    def group(self, case: Case) -> list[Case]:
+        """The case, and those that must train as it does."""
+        return [case, *(each for each in self.cases if each.equals == case.name)]
 
     @property
     def specs(self) -> list[str]:
@@ -92,8 +106,22 @@ def of_recorded(recorded: Mapping[str, Any]) -> Suite:
 def _suite(name: str, content: Mapping[str, Any]) -> Suite:
     cases: list[Case] = []
     for case_name, said in content["cases"].items():
-        cases.append(_case(name, content, case_name, said, {case.name: case for case in cases}))
+        case = _case(name, content, case_name, said, {case.name: case for case in cases})
+        cases += [case, *_that_equal(case)]
+    names = [case.name for case in cases]
+    if twice := next((each for each in names if names.count(each) > 1), None):
+        raise BadInput(
+            f"The suite {name} has two cases '{twice}', because each override set of 'equal' is one, named by its number: rename the other one."
+        )
     return Suite(name, content.get("title", ""), tuple(cases), content, content.get("reuse", True))
+
+
+def _that_equal(case: Case) -> list[Case]:
+    """A case for each override set with which it must train in the same way: `ppo-1`, `ppo-2`."""
+    return [
+        replace(case, name=f"{case.name}-{number}", overrides=(*case.overrides, *apart), equal=(), equals=case.name)
+        for number, apart in enumerate(case.equal, start=1)
+    ]
 
 
 def _case(
@@ -114,13 +142,16 @@ def _case(
         raise BadInput(
             f"{where} continues '{continues}' and does not say how far: add steps, the number of further steps."
         )
+    if "equal" in said and (more := sorted(key for key in said if said[key] and key not in _OF_GROUP)):
+        raise BadInput(f"{where} has equal, so only runs of the same code are compared: leave out {', '.join(more)}.")
     return Case(
         name=name,
         spec=before[continues].spec if continues else said.get("jobspec") or f"jobspecs/{said['workload']}.yaml",
-        seeds=_seeds(where, content, said, before[continues] if continues else None),
+        seeds=_seeds(where, content, said, before[continues] if continues else None)[: 1 if "equal" in said else None],
         continues=continues,
         steps=said.get("steps"),
         overrides=(*(before[continues].overrides if continues else ()), *said.get("overrides", ())),
+        equal=tuple(map(tuple, said.get("equal", ()))),
         speed=said.get("speed", False),
         memory=said.get("memory", False),
         deterministic=said.get("deterministic"),

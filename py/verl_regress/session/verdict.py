@@ -10,7 +10,7 @@ from verl_regress.session import schedule, suites
 from verl_regress.session.schedule import Evidence, Wants
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import jobs_of
-from verl_verdict import diagnosis, judge, memory, records, resumed, speed
+from verl_verdict import diagnosis, invariants, judge, memory, records, resumed, speed
 from verl_verdict.errors import CannotJudge
 from verl_verdict.metrics import Decisive
 from verl_verdict.verdicts import Verdict, Word
@@ -21,25 +21,16 @@ _SIDES = {"more": +1, "less": -1, "neither": 0}
 def of_session(evidence: Evidence, budget: int | None = None) -> list[Verdict]:
     """The verdicts on all cases of the session's suite; on speed and memory too where a case asks for them."""
     suite = suites.of_recorded(evidence["begin"]["suite"])
-    return [verdict for case in suite.cases for verdict in of_case(case, evidence, budget)]
+    return [verdict for case in suite.cases if not case.equals for verdict in of_case(case, evidence, budget)]
 
 
 def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[Verdict]:
     """The verdict on a case, and on its speed and memory if it asks for them. Without a pair it is inconclusive, and says why."""
+    if case.is_in_group:
+        return [_of_group(case, evidence, budget)]
+    if lacking := _without_a_pair(case, evidence, budget):
+        return [lacking]
     sides = {side: schedule.runs_of(case, side, evidence) for side in "AB"}
-    refusal = schedule.refusal_of(schedule.first_runs(case)[1], evidence)
-    if refusal is not None:
-        reason = f"B refuses what A takes, before it trains: {refusal}"
-        return [Verdict(case=case.name, word=Word.REGRESSED, reason=reason, how="the config, composed by A and by B")]
-    if not all(sides.values()):
-        return [
-            Verdict(
-                case=case.name,
-                word=Word.INCONCLUSIVE,
-                reason=_why_no_pair(case, evidence, budget),
-                how="nothing was compared",
-            )
-        ]
     try:
         a, b = ([run_of(job) for job in sides[side].values()] for side in "AB")
         perturbed = [run_of(job) for job in schedule.perturbed_of(case, evidence).values()]
@@ -54,6 +45,36 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
     if used_up is not None or len(sides["B"]) == len(case.seeds):
         found = [_with_limit(verdict, case, used_up) for verdict in found]
     return found
+
+
+def _without_a_pair(case: Case, evidence: Evidence, budget: int | None) -> Verdict | None:
+    """The verdict on a case of which B's config refuses the first run, or that lacks a run of A or B; None if it has a pair."""
+    first = schedule.first_runs(case)
+    refusal = schedule.refusal_of(first[1], evidence)
+    if refusal is not None:
+        reason = f"B refuses what A takes, before it trains: {refusal}"
+        return Verdict(case=case.name, word=Word.REGRESSED, reason=reason, how="the config, composed by A and by B")
+    if all(schedule.runs_of(case, side, evidence) for side in "AB"):
+        return None
+    reason = _why_no_pair(case, evidence, budget)
+    return Verdict(case=case.name, word=Word.INCONCLUSIVE, reason=reason, how="nothing was compared")
+
+
+def _of_group(case: Case, evidence: Evidence, budget: int | None) -> Verdict:
+    """The verdict on a case and those that must train as it does."""
+    group = suites.of_recorded(evidence["begin"]["suite"]).group(case)
+    if lacking := next((found for each in group if (found := _without_a_pair(each, evidence, budget))), None):
+        return dataclasses.replace(lacking, case=case.name)
+    sides = {side: {name: job for each in group for name, job in schedule.runs_of(each, side, evidence).items()} for side in "AB"}  # fmt: skip
+    runs = zip(group, *sides.values(), strict=True)
+    try:
+        members = [
+            invariants.Member(" ".join(each.overrides[len(case.overrides) :]), run_of(sides["A"][a]), run_of(sides["B"][b]))
+            for each, a, b in runs
+        ]  # fmt: skip
+        return _with_files(invariants.judge(members, name=case.name, ignore=case.ignore), sides)
+    except CannotJudge as error:
+        return Verdict(case=case.name, word=Word.INCOMPARABLE, reason=str(error), how="the records cannot be read")
 
 
 def _with_files(verdict: Verdict, sides: Mapping[str, Mapping[str, Any]]) -> Verdict:
@@ -84,6 +105,8 @@ def _resumed(case: Case, side: str, evidence: Evidence) -> list[resumed.Resumed]
 
 def wants(case: Case, evidence: Evidence) -> Wants:
     """What the verdicts on a case with at least one pair still lack."""
+    if case.is_in_group:
+        return Wants()
     found = of_case(case, evidence)
     open_ones = [verdict for verdict in found if verdict.word is Word.INCONCLUSIVE and verdict.pairs]
     again = case.deterministic is None and any(
