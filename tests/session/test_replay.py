@@ -1,11 +1,13 @@
 """Replay: which cases are replayed, and what of a run shows that it trained on exactly what A recorded."""
 
+from types import SimpleNamespace
+
 import pytest
 from shared_fixtures import write
 
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.session import replay
+from verl_regress.session import replay, suites
 
 STEP = "replay_verl-regress/GBS8_N2_in5_out7/{}/0/tq_batch.pt"
 READ = "(TaskRunner pid=9) Injected 16 cached trajectories from step {} (8 prompts x 2)\n"
@@ -70,3 +72,13 @@ def test_a_recording_that_others_can_change_is_not_unpickled(tmp_path):
     (tmp_path / "r" / STEP.format(1)).chmod(0o666)
     with pytest.raises(BadInput, match="can be changed by every user"):
         replay.need_unchanged(tmp_path / "r", recorded)
+
+
+def test_runs_of_one_code_that_must_agree_train_on_one_recording(tmp_path, monkeypatch):
+    monkeypatch.setattr(replay, "_why_not", lambda *_: None)
+    monkeypatch.setattr(replay, "_most_bytes", lambda _: 1)
+    samples = SimpleNamespace(workload=SimpleNamespace(samples_key="x"))
+    planned = SimpleNamespace(request=samples, composed=SimpleNamespace(value=lambda _: 1))
+    suite = suites.parse("cases: {ppo: {workload: ppo, equal: [[a=1]]}}", "my.yaml")
+    found = replay.decide(suite, tmp_path / "replay", lambda *_: planned)
+    assert {name: each["recorded_by"] for name, each in found.items()} == {"ppo": "ppo", "ppo-1": "ppo"}

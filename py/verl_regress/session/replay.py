@@ -46,8 +46,8 @@ def decide(suite: Suite, directory: Path, plan_of: Callable[[Case, str], Plan]) 
     """
     found: dict[str, Any] = {}
     for case in suite.cases:
-        if case.continues:  # it trains on the rollouts of the case that it continues
-            found |= {case.name: found[case.continues]} if case.continues in found else {}
+        if source := case.continues or case.equals:  # it trains on the rollouts of that case
+            found |= {case.name: found[source]} if source in found else {}
             continue
         try:
             plans = {side: plan_of(case, side) for side in "AB"}
