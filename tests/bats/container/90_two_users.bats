@@ -28,8 +28,6 @@ setup() {
   shared=${HOUSE-}/shared
 }
 
-teardown() { [[ -z ${listener-} ]] || kill "$listener" 2>/dev/null || true; }
-
 ann() { as ann "$ANN" 18301 "$@"; }
 
 bob() { as bob "$BOB" 18302 "$@"; }
@@ -192,54 +190,15 @@ readonly LONG='trainer.nnodes=1 trainer.save_freq=10 trainer.total_epochs=999 tr
   [[ ! -e ${shared}/jobs/refused ]]
 }
 
-@test "two users: code of the other is not run, from snapshot, checkout or environment" {
+@test "two users: a snapshot of the other is not run" {
   two::refused 2 \
     "error   CODE_ID=codeA \(from the command line\) is refused, because ${HOUSE}/bob/workdir/shared/common/code/verl/codeA belongs to user ${ANN}, and what is there decides what your job does: set TRUSTED_UIDS=${ANN} if you trust that user, or TRUSTED_UIDS=group if you trust all of SHARED_GROUP, or make a snapshot of your own under another CODE_ID\." \
     bob env CODE_ID=codeA SUBMISSION_ID=refused scripts/42_submit_sft_minimal.sh
-
-  bob git -C verl-source init --quiet
-  bob git -C verl-source config core.fsmonitor "touch ${HOUSE}/ann/ran"
-  two::refused 2 \
-    "error   ${HOUSE}/bob/verl-source \(from VERL_SOURCE=path:${HOUSE}/bob/verl-source\) is another user's git checkout, whose configuration git would run as you: copy it without its \.git, or name the repository that it comes from as git:URL@REF\." \
-    ann env CODE_ID=codeG VERL_SOURCE="path:${HOUSE}/bob/verl-source" scripts/31_snapshot_verl_code.sh
-  run ann env TAR_OPTIONS="--checkpoint=1 --checkpoint-action=exec=touch\ ${HOUSE}/ann/ran" CODE_ID=codeA scripts/31_snapshot_verl_code.sh
-  assert_status 0
-  [[ ! -e ${HOUSE}/ann/ran && ! -e ${shared}/jobs/refused && ! -e ${shared}/common/code/verl/codeG ]]
+  [[ ! -e ${shared}/jobs/refused ]]
 }
 
 @test "two users: the token and the secrets of one never reach the other" {
-  local token="${HOUSE}/ann/workdir/secrets/vrtest-ann.token" gateway place
-  gateway=$(docker network inspect vrtest-ann_ray --format '{{(index .IPAM.Config 0).Gateway}}')
-  python3 -u -c 'import socket, sys
-server = socket.create_server((sys.argv[1], 0))
-print(server.getsockname()[1])
-while True: print(server.accept()[0].recv(65536))' "$gateway" >"${BATS_TEST_TMPDIR}/heard" 2>&1 3>&- &
-  listener=$!
-  wait::until 60 - test -s "${BATS_TEST_TMPDIR}/heard" || fail 'nobody listens'
-  place="${gateway}:$(head -n 1 "${BATS_TEST_TMPDIR}/heard")"
-  docker exec vrtest-ann-head python3 -c 'import socket, sys
-socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).sendall(b"the trap works")' "${place%:*}" "${place##*:}"
-  {
-    cat "${HOUSE}/ann/spec.yaml"
-    printf 'ray: {address: "http://%s"}\n' "$place"
-  } | bob tee trap.yaml >/dev/null
-  two::refused 2 \
-    "error   http://${place} \(from the JobSpec's ray\.address, or address of the Ray base config\) is not this cluster's head, the only one that gets its Ray token: use http://127\.0\.0\.1:8265\." \
-    ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh "${HOUSE}/bob/trap.yaml"
-  kill "$listener"
-  [[ $(tail -n +2 "${BATS_TEST_TMPDIR}/heard") == "b'the trap works'" ]] || fail "$(<"${BATS_TEST_TMPDIR}/heard")"
-
-  printf 'workload: sft\nsecrets: [{name: KEY, file: %s}]\n' "${HOUSE}/bob/link" | bob tee link.yaml >/dev/null
-  bob ln -s "$token" link
-  two::refused 2 \
-    "error   ${HOUSE}/bob/link, the file of the secret KEY \(from ${HOUSE}/bob/link\.yaml\), is a link or behind one, which may lead anywhere: name ${token} if that is what you want to send\." \
-    ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh "${HOUSE}/bob/link.yaml"
-  bob sh -c 'rm link && echo mine >link'
-  two::refused 2 \
-    "error   The file of the secret KEY \(from ${HOUSE}/bob/link\.yaml\) belongs to user ${BOB}, not to you: name a file of your own\." \
-    ann env SUBMISSION_ID=refused scripts/44_submit_sdk.sh "${HOUSE}/bob/link.yaml"
-  [[ ! -e ${shared}/jobs/refused ]]
-
+  local token="${HOUSE}/ann/workdir/secrets/vrtest-ann.token" place
   ann test -r "$token"
   run bob cat "$token"
   [[ $status != 0 && $output == *'Permission denied'* ]]
