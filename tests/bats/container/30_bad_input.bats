@@ -27,11 +27,6 @@ refused() {
   is_as_remembered || fail 'something was created'
 }
 
-spec() {
-  cat >"${BATS_TEST_TMPDIR}/spec.yaml"
-  printf '%s\n' "${BATS_TEST_TMPDIR}/spec.yaml"
-}
-
 @test "a misspelt override is refused within seconds, with the nearest real key" {
   printf '%s\n' '# mine' 'trainer.logger=["a b"]' 'trainer.totl_epochs=2' >"${BATS_TEST_TMPDIR}/overrides"
   SECONDS=0
@@ -65,18 +60,4 @@ for split, rows in (("train", 1024), ("test", 256)):
     assert table.column_names == ["data_source", "prompt", "ability", "reward_model", "extra_info"], table.column_names
     assert table["reward_model"][0].as_py()["style"] == "rule"'
   assert_status 0
-}
-
-@test "a JOBSPEC is one path, whatever it contains, and is never run by a shell" {
-  pwned="${BATS_TEST_TMPDIR}/pwned"
-  mkdir "${BATS_TEST_TMPDIR}/my dir"
-  cp jobspecs/ppo.yaml "${BATS_TEST_TMPDIR}/my dir/x.yaml"
-  refused 2 "the JobSpec 'x.yaml; touch ${pwned}' is not a readable file: name one that is." make submit JOBSPEC="x.yaml; touch ${pwned}"
-  # shellcheck disable=SC2016  # hostile on purpose
-  refused 2 "the JobSpec '\$(shell touch ${pwned})' is not a readable file: name one that is." make submit JOBSPEC='$(shell touch '"${pwned})"
-  run make --no-print-directory submit JOBSPEC="${BATS_TEST_TMPDIR}/my dir/x.yaml" DRY_RUN=1
-  assert_status 0
-  assert_line '# resolved config'
-  is_as_remembered
-  [[ ! -e $pwned ]]
 }

@@ -129,12 +129,6 @@ round_trip() { "${REPO}/.venv/bin/python" "${REPO}/tests/bats/faults/round_trip.
   secret::nowhere "${SHARED_ROOT}/jobs/${JOB}" "${SHARED_ROOT}/ray/${CLUSTER_NAME}" "${SHARED_ROOT}/secrets/${CLUSTER_NAME}"
 }
 
-@test "a value on a make command line arrives unchanged through make and the shell" {
-  DRY_RUN=1 run make --no-print-directory submit "OVERRIDES=trainer.project_name='a \$HOME \$(touch CANARY) \$\$'"
-  assert_status 0
-  [[ $output == *"\"trainer.project_name='a \$HOME \$(touch CANARY) \$\$'\""* && ! -e CANARY ]] || fail 'another value'
-}
-
 # ports::of NODE: "ADDRESS:PORT" of each TCP port there that other hosts might reach (proc(5): 0A is listening).
 ports::of() {
   docker exec --interactive "${CLUSTER_NAME}-$1" python3 - "$(container::ip "$1")" <<'END'
