@@ -104,12 +104,3 @@ def _is_refused(submit, name, job):
     assert submit(f"SUBMISSION_ID={name}").is_refusal(
         f"submission_id '{name}' is taken: {job.path} exists and is never reused; give another one, or leave it out to get a generated one."
     )
-
-
-@pytest.mark.slow
-def test_a_submitter_that_died_before_config_was_complete_is_reported(run, shared):
-    (shared.jobs / "half" / "config").mkdir(parents=True)
-    assert run("wait", "half", "--deadlines=1,1,1,1").is_refusal(
-        f"half was never submitted, because its submitter ended before {shared.jobs}/half/config/resolved.json was written: submit "
-        "it again, with another id."
-    )
