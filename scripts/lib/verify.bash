@@ -40,13 +40,11 @@ verify::open() {
 verify::_collect() {
   local spec image
   image=$(node::image head)
-  VERIFY_ARGS=(--attached "$(job::deadlines)" "--allow=${ALLOW}" "--image=${image}"
+  VERIFY_ARGS=(--attached "$(job::deadlines)" "--image=${image}"
   "--caller=${CLI_NAME%.sh} of user ${OWNER_USER} (pid $$ on ${HOSTNAME})")
   VERIFY_MEMBERS=() VERIFY_SECRETS=()
   cli::temp_dir VERIFY_FILES
   job::knobs VERIFY_ARGS VERIFY_MEMBERS "$VERIFY_FILES"
-  [[ -z $BUDGET ]] || VERIFY_ARGS+=("--budget=${BUDGET}")
-  [[ $JSON != 1 ]] || VERIFY_ARGS+=(--json)
   for spec in "$@"; do verify::_collect_spec "$spec"; done
 }
 

@@ -133,7 +133,7 @@ def test_what_a_session_begins_with(verify, cluster, shared, only, reuse, said):
 
 
 def test_the_budget_is_what_all_runs_of_the_session_may_take(verify, cluster, shared):
-    outcome, words = verify("--budget=1", only="")
+    outcome, words = verify(BUDGET="1", only="")
     assert words == ["end", "9"]
     assert cluster.submitted == [f"ppo-b-{the_session(shared).path.name}"]
     assert "        BUDGET=1 runs are used up: the verdict is about the runs made so far\n" in outcome.err
@@ -320,7 +320,7 @@ def test_a_full_disk_does_not_hide_the_answer_and_the_session_writes_it_later(
 
 
 def test_json_is_the_report_alone_between_the_first_and_the_last_line(verify, cluster, shared):
-    outcome, _ = verify("--json")
+    outcome, _ = verify(JSON="1")
     session = the_session(shared)
     said = json.loads("".join(outcome.out.splitlines()[1:-1]))
     assert said == json.loads((session.path / "report.json").read_text())

@@ -54,9 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--code-a", help="the code id of A")
     run.add_argument("--code-b", help="the code id of B")
     run.add_argument("--spec-name", action="append", default=[], help="a JobSpec's file as the suite names it")
-    run.add_argument("--budget", type=int, help="the most runs of this session")
-    run.add_argument("--allow", default="", help="verdicts that exit with 0, separated by commas")
-    run.add_argument("--json", action="store_true", help="print report.json instead of the table")
     run.add_argument("--image", help="the digest of the nodes' image, if they have one")
     run.add_argument("--deadlines", type=watch.Deadlines.parse, required=True)
     run.add_argument("--caller", default="another script", help="who waits for it, for messages")
@@ -130,7 +127,7 @@ def _drive(driver: Driver, args: argparse.Namespace) -> str:
         )
     driver.decide_replays()
     deps.use("judge")  # only the head has them
-    while (following := _next(root, session, driver.suite, args.budget)) is not None:
+    while (following := _next(root, session, driver.suite, args.knobs.number("BUDGET"))) is not None:
         stopped = driver.make(following)
         if stopped is not None:
             return f"stop {stopped.ray_id} {stopped.path}"
@@ -171,7 +168,7 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str) -> Session:
             },
         )
     if not args.only:
-        most = min(sum(case.most_runs for case in suite.cases), args.budget or sys.maxsize)
+        most = min(sum(case.most_runs for case in suite.cases), args.knobs.number("BUDGET") or sys.maxsize)
         least = min(2 * len(suite.cases), most)
         reused = ", less those of A that earlier sessions made" if suite.reuse else ""
         say.info(f"this session makes {least} to {most} runs{reused}")
@@ -238,11 +235,11 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Names
         session,
         gathered,
         checks.judge(gathered, only),
-        [] if only else verdict.of_session(gathered, args.budget),
-        verdicts.allowed(args.allow.replace(" ", ",")),
+        [] if only else verdict.of_session(gathered, args.knobs.number("BUDGET")),
+        verdicts.allowed(args.knobs["ALLOW"].replace(" ", ",")),
     )
     as_json = json.dumps(report.as_json(outcome), indent=2, ensure_ascii=False)
-    print(as_json if args.json else say.shown("\n".join(report.text(outcome))), flush=True)
+    print(as_json if args.knobs.is_on("JSON") else say.shown("\n".join(report.text(outcome))), flush=True)
     try:
         report.write(outcome)
     except OSError as error:
@@ -250,6 +247,6 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Names
             f"The reports of the session {session.path.name} are not written ({error}): fix that, then 'make verify SESSION={session.path.name}' writes them."
         )
         return outcome.status or Exit.OWN_ERROR
-    if not args.json:
+    if not args.knobs.is_on("JSON"):
         print(say.shown(f"reports: {session.path}/report.md, report.html, report.json, junit.xml"))
     return outcome.status
