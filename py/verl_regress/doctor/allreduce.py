@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 _PORT = 45003  # of torch's store, on the first worker
 _BYTES = 1 << 24
-_WITHIN = 20  # seconds
+_WITHIN = 12  # seconds
 
 
 def is_possible() -> bool:
@@ -57,7 +58,9 @@ def _main(rank: int, size: int, address: str, backend: str) -> None:
             group = distributed.new_group([first, second])
             if rank in (first, second):
                 found["pairs"][first + second - rank] = speed(group)
-    print(json.dumps(found))
+    distributed.barrier()
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # the end of the other processes would be an error of Gloo's
 
 
 if __name__ == "__main__":

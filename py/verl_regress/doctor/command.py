@@ -126,14 +126,17 @@ def judged(answers: Mapping[str, Facts], cluster: Cluster, skip: Collection[str]
     tables += [(group.CHECKS, {node: answer[name] for node, answer in there.items()}) for name, group in GROUPS.items()]
     for checks, facts in tables:
         known = {node: found for node, found in facts.items() if "error" not in found}
+        failed = {
+            found["error"]: ", ".join(node for node in facts if facts[node].get("error") == found["error"])
+            for found in facts.values()
+            if "error" in found
+        }
         for check in checks:
             if check.code in skip:
                 yield check, skipped("all nodes", "SKIP_DOCTOR names it")
             elif check.quick or not cluster.quick:
                 yield from ((check, seen) for seen in (_said(check, known, cluster) if known else ()))
-                yield from (
-                    (check, skipped(node, found["error"])) for node, found in facts.items() if node not in known
-                )
+                yield from ((check, skipped(nodes, error)) for error, nodes in failed.items())
 
 
 def _said(check: Check, facts: Mapping[str, Facts], cluster: Cluster) -> list[Seen]:

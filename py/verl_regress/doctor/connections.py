@@ -10,7 +10,7 @@ import socketserver
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_regress.doctor.checks import Plan
@@ -24,11 +24,12 @@ MISSED_MS = int(
 )  # a health check that takes longer is missed (2.60)
 ACCEPTS, REFUSES, SILENT = "accepts", "refuses", "no answer"
 ANSWERS = (ACCEPTS, REFUSES)  # a port without a listener answers, too
-_READY_WITHIN, _LONGEST = 12.0, 35.0  # seconds in which the peers' probes start, and end
-_AT_ONCE = 200  # connections: 1,024 files may be open
-_KNOCKS = 20000  # at most so many from one node
+_READY_WITHIN, _LONGEST = 10.0, 30.0  # seconds in which the peers' probes start, and end
+_AT_ONCE = 400  # connections: 1,024 files may be open
+_KNOCKS, _SCAN_SECONDS = 24000, 8.0  # at most so many from one node, and for so long
 _ECHOES, _ECHO_SECONDS, _ECHO_EVERY = 16, 3.0, 0.02  # connections, and how long and how often each has a message
 _LARGE = b"x" * (1 << 18) + b"\n"
+_CONTENT = b"content\n"
 _MTUS = (1400, 1280, 1000)  # tried where large messages do not pass
 _HEADERS = 52  # bytes of IP and TCP in a packet
 
@@ -77,23 +78,32 @@ def _answer(error: int) -> str:
 
 
 class Server:
-    """Listens on this node's `ports` while its peers try them: greets each, and answers each line with the line's length."""
+    """Listens on this node's `ports` while its peers try them: greets each connection, and answers each line with the line's length.
+
+    The first line is the peer's name, of one connection that lasts until the peer has tried all. `content` are peers that say so in the end.
+    """
 
     def __init__(self, plan: Plan, greeting: Mapping[str, Any]) -> None:
         self.ports: list[int] = []
-        self._peers, self._open, self._began = set(plan.peers), 0, time.monotonic()
-        self._lock, self._stack = threading.Lock(), contextlib.ExitStack()
+        self.content: set[str] = set()
+        self._awaited, self._began, self._stack = set(plan.peers), time.monotonic(), contextlib.ExitStack()
+        self._here: set[str] = set()
         server = self
 
         class Handler(socketserver.StreamRequestHandler):
             timeout = _LONGEST
 
             def handle(self) -> None:
-                said = {"node": plan.node, "you": self.client_address[0], **greeting}
+                said = {"you": self.client_address[0], **greeting}
                 self.wfile.write(json.dumps(said).encode() + b"\n")
-                with server._visit(self.rfile.readline().decode().strip()), contextlib.suppress(OSError):
+                peer = self.rfile.readline().decode().strip()
+                server._here.add(peer)
+                server._awaited.discard(peer)
+                with contextlib.suppress(OSError):
                     for line in self.rfile:
                         self.wfile.write(b"%d\n" % len(line))
+                        server.content |= {peer} if line == _CONTENT else set()
+                server._here.discard(peer)
 
         class Listener(socketserver.ThreadingTCPServer):
             address_family = socket.AF_INET6 if ":" in plan.address else socket.AF_INET
@@ -103,25 +113,18 @@ class Server:
             def handle_error(self, request: Any, client_address: Any) -> None:
                 """A peer that knocks and goes is no error."""
 
+        listeners = []
         for port in ports(plan, plan.node):
             with contextlib.suppress(OSError):  # something listens there already
-                listener = self._stack.enter_context(Listener(("", port), Handler))
-                threading.Thread(target=listener.serve_forever, args=(0.05,), daemon=True).start()
-                self._stack.callback(listener.shutdown)
+                listeners.append(self._stack.enter_context(Listener(("", port), Handler)))
                 self.ports.append(port)
-
-    @contextlib.contextmanager
-    def _visit(self, peer: str) -> Iterator[None]:
-        with self._lock:
-            self._peers.discard(peer)
-            self._open += 1
-        yield
-        with self._lock:
-            self._open -= 1
+        for listener in listeners:  # a peer that is greeted finds all of them
+            threading.Thread(target=listener.serve_forever, args=(0.05,), daemon=True).start()
+            self._stack.callback(listener.shutdown)
 
     def close(self) -> None:
         """Wait until each peer has come and gone, if it comes at all; then listen no more."""
-        while (self._peers and self._passed(_READY_WITHIN)) or (self._open and self._passed(_LONGEST)):
+        while (self._awaited and self._passed(_READY_WITHIN)) or (self._here - {""} and self._passed(_LONGEST)):
             time.sleep(0.05)
         self._stack.close()
 
@@ -132,19 +135,23 @@ class Server:
 def try_peer(plan: Plan, peer: str) -> dict[str, Any]:
     """All that this node sees of `peer`, whose probe listens, too."""
     address, wanted = plan.nodes[peer], ports(plan, peer)
+    found: dict[str, Any] = {"said": None, "content": False}
     with contextlib.ExitStack() as stack:
-        port, said = 0, None
         with contextlib.suppress(OSError, ValueError):
             port = _await_server(address, wanted)
-            client, said = _dial(plan, address, port)
+            client, found["said"] = _dial(address, port, plan.node)
             stack.enter_context(client)
-        answers = knock(address, wanted, 2.5)
-        found: dict[str, Any] = {"said": said, "ports": dict(zip(wanted, answers, strict=True))}
-        if said:
-            found["mtu"] = _largest(plan, address, port)
-            found["trips"] = _trips(plan, address, port)
-            found["also"] = {other: knock(other, [port], 2.5)[0] == ACCEPTS for other in set(said["also"].values())}
-        if not plan.trains and any(answer in ANSWERS for answer in answers):
+        found["ports"] = dict(zip(wanted, knock(address, wanted, 2.5), strict=True))
+        if found["said"]:
+            found["mtu"] = _largest(address, port)
+            found["trips"] = _trips(address, port)
+            found["also"] = {
+                other: knock(other, [port], 2.5)[0] == ACCEPTS for other in set(found["said"]["also"].values())
+            }
+            if found["mtu"] == 0:
+                client.sendall(_CONTENT)
+                found["content"] = bool(client.recv(16))
+        if not plan.trains and any(answer in ANSWERS for answer in found["ports"].values()):
             found["scan"] = _scan(address, _KNOCKS // len(plan.peers))
     return found
 
@@ -159,24 +166,24 @@ def _await_server(address: str, wanted: Sequence[int]) -> int:
     raise TimeoutError
 
 
-def _dial(plan: Plan, address: str, port: int, mtu: int = 0) -> tuple[socket.socket, dict[str, Any]]:
+def _dial(address: str, port: int, name: str = "", mtu: int = 0) -> tuple[socket.socket, dict[str, Any]]:
     """A connection to a peer's server, and its greeting. Raises OSError, and ValueError for another program."""
     client = _socket(address)
-    client.settimeout(4)
+    client.settimeout(2.5)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if mtu:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mtu - _HEADERS)
     client.connect((address, port))
     said: dict[str, Any] = json.loads(client.makefile("rb").readline(4096))
-    client.sendall(plan.node.encode() + b"\n")
+    client.sendall(name.encode() + b"\n")
     return client, said
 
 
-def _largest(plan: Plan, address: str, port: int) -> int | None:
+def _largest(address: str, port: int) -> int | None:
     """The MTU that large messages to the peer must be limited to; 0 for none, None if none helps."""
     for mtu in (0, *_MTUS):
         with contextlib.suppress(OSError, ValueError):
-            client, _ = _dial(plan, address, port, mtu)
+            client, _ = _dial(address, port, mtu=mtu)
             with client:
                 client.sendall(_LARGE)
                 if client.recv(16):
@@ -184,11 +191,11 @@ def _largest(plan: Plan, address: str, port: int) -> int | None:
     return None
 
 
-def _trips(plan: Plan, address: str, port: int) -> dict[str, Any] | None:
+def _trips(address: str, port: int) -> dict[str, Any] | None:
     """Round trips in milliseconds, and packets sent and sent again, as the kernel counts them (tcp(7), TCP_INFO)."""
     trips, infos = [], []
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError, ValueError):
-        clients = [stack.enter_context(_dial(plan, address, port)[0]) for _ in range(_ECHOES)]
+        clients = [stack.enter_context(_dial(address, port)[0]) for _ in range(_ECHOES)]
         end = time.monotonic() + _ECHO_SECONDS
         while time.monotonic() < end:
             began = time.monotonic()
@@ -213,18 +220,15 @@ def _trips(plan: Plan, address: str, port: int) -> dict[str, Any] | None:
 
 
 def _scan(address: str, most: int) -> dict[str, Any]:
-    """Those of Ray's and the kernel's ports that do not answer, at most `most` of them tried, each three times."""
+    """Those of Ray's and the kernel's ports that do not answer, at most `most` of them tried; four times, because packets may be lost."""
     step = -(-len(_OF_WORKERS) // max(most - len(_OF_KERNEL), 1))
-    numbers = [*_OF_WORKERS[::step], *_OF_KERNEL]
-    tried, silent = 0, list[int]()
-    for start in range(0, len(numbers), _AT_ONCE):
-        some = numbers[start : start + _AT_ONCE]
-        for seconds in (1.5, 1.5, 3.5):
-            some = [
-                port for port, answer in zip(some, knock(address, some, seconds), strict=True) if answer not in ANSWERS
-            ]
+    numbers = [*_OF_KERNEL, *_OF_WORKERS[::step]]
+    tried, silent, end = 0, list[int](), time.monotonic() + _SCAN_SECONDS
+    while tried < len(numbers) and len(silent) < _AT_ONCE and time.monotonic() < end:  # a blocked range costs seconds
+        some = numbers[tried : tried + _AT_ONCE]
+        tried += len(some)
+        for seconds in (0.3, 0.3, 1.3, 3.3):
+            answers = knock(address, some, seconds)
+            some = [port for port, answer in zip(some, answers, strict=True) if answer not in ANSWERS]
         silent += some
-        tried += len(numbers[start : start + _AT_ONCE])
-        if len(silent) > _AT_ONCE:  # a whole range, and each costs seconds
-            break
     return {"tried": tried, "silent": silent}

@@ -56,11 +56,21 @@ def facts(plan: Plan) -> dict[str, Any]:
     server.close()
     found |= {"listened": server.ports, "torch": torch}
     workers = [node for node in plan.nodes if node != "head"]
-    others = [(found["pairs"][peer]["said"] or {}).get("torch") for peer in workers if peer != plan.node]
-    if plan.node in workers and torch and others and all(others):
+    others = [found["pairs"][peer] for peer in workers if peer != plan.node]
+    if (
+        plan.node in workers
+        and others
+        and torch
+        and all(_is_ready(pair) for pair in others)
+        and server.content >= {*workers} - {plan.node}
+    ):
         backend = "nccl" if plan.profile in _WITH_NCCL else "gloo"
         found["allreduce"] = allreduce.run(workers.index(plan.node), [plan.nodes[node] for node in workers], backend)
     return found
+
+
+def _is_ready(pair: Facts) -> bool:
+    return bool(pair["content"] and pair["said"]["torch"])
 
 
 def _within(seconds: float, ask: Callable[[], Any], otherwise: Any) -> Any:
@@ -203,7 +213,7 @@ def _judge_ports(facts: Mapping[str, Facts], cluster: Cluster) -> Iterator[Seen]
         if bad:
             port = min(bad)
             every = f"no port answers ({bad[port]})"
-            some = f"port {port}: {bad[port]}, as {len(bad)} of {count} ports"
+            some = f"port {port}: {bad[port]} ({len(bad)} of {count} ports)"
             wrong[every if len(bad) == len(answers) else some].append(where)
     for what, pairs in wrong.items():
         yield alarm(", ".join(pairs), what)
@@ -240,8 +250,8 @@ def _judge_interfaces(facts: Mapping[str, Facts], cluster: Cluster) -> Iterator[
 def _judge_mtu(facts: Mapping[str, Facts], _cluster: Cluster) -> Iterator[Seen]:
     for where, _, _, seen in _pairs(facts):
         if seen["said"] and seen["mtu"] != 0:
-            passes = f"it does with an MTU of {seen['mtu']}" if seen["mtu"] else "it does with no smaller MTU"
-            yield alarm(where, f"a message of 256 KiB does not pass; {passes}")
+            passes = f"with an MTU of {seen['mtu']} it does" if seen["mtu"] else "a smaller MTU does not help"
+            yield alarm(where, f"it does not arrive; {passes}")
 
 
 def _judge_trips(facts: Mapping[str, Facts], _cluster: Cluster) -> Iterator[Seen]:
