@@ -10,9 +10,10 @@
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with --gate "$@"
 env::load
+owner::need_own head
 if [[ ${1:-} == --gate ]]; then
   doctor::gate
-  exit
+  log::ok "the nodes reach each other ('make doctor' checks all that they can do together)"
+else
+  log::while 'checking what the nodes can do together' -- doctor::run
 fi
-owner::need_own head
-log::while 'checking what the nodes can do together' -- doctor::run

@@ -43,9 +43,21 @@ doctor::_python() {
   shift
   knobs=$(knob::as_json)
   boot=$(<"${REPO_DIR}/py/verl_regress/doctor/boot.py")
-  { cat && printf '\n' && tar -C "${REPO_DIR}/py" --exclude=__pycache__ -c verl_regress/{__init__.py,base,cluster,doctor}; } |
+  { cat && printf '\n' && tar -C "${REPO_DIR}/py" --exclude=__pycache__ -c verl_regress/{__init__.py,base,cluster,doctor}; } 2>/dev/null | # its reader may be gone
     node::exec_in "$node" python3 -c "$boot" "$1" --shared-root="$SHARED_ROOT" --knobs="$knobs" "${@:2}"
 }
 
-# doctor::gate: the quick checks; ends the script with 9 if there is an alarm.
-doctor::gate() { doctor::run --quick --gate; }
+# doctor::gate: the quick checks of the nodes that answer; ends the script with 9 if there is an alarm.
+doctor::gate() { log::while 'checking what the nodes can do together' -- doctor::run --quick --gate; }
+
+# doctor::of_job JOB: prints what is wrong with the nodes now, and leaves it in the job's bundles.
+doctor::of_job() {
+  # shellcheck disable=SC2034  # knob::as_json reads it
+  local JSON=1 found where
+  found=$(doctor::run --quick) || [[ $? == 9 ]] || return
+  jq -r '.checks[] | select(.status == "alarm") | "\(.where): \(.seen), so \(.means): \(.cure) (\(.code), make doctor)"' <<<"$found" |
+    while IFS= read -r; do log::warn "$REPLY"; done
+  where=$(helper::run head where "$1")
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec_in head sh -c 'mkdir -p "$1" && cat >"$1/doctor.json"' doctor "${where#* }/debug/$(date -u +%Y%m%dT%H%M%SZ)-doctor" <<<"$found"
+}

@@ -113,6 +113,7 @@ job::_begin() {
     tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | log::while 'composing the config' -- helper::run_in head "$@"
     return
   fi
+  doctor::gate
   # A separate process group: Ctrl-C does not reach it, because a request to Ray cannot be called back.
   : >"${stream}/said"
   cli::on_interrupt job::_tell_interrupted "${stream}/said"
@@ -183,7 +184,11 @@ job::follow() {
     # The helper says which job it follows (JOB=latest may soon be another one), then how that ended. An engine may also report on
     # stdout that the container is gone.
     mapfile -t said <"$ATTACHED_SAID"
-    [[ ! ${said[1]-} =~ ^[0-9]$ ]] || return "${said[1]}"
+    if [[ ${said[1]-} =~ ^[0-9]$ ]]; then
+      # Stalled, or a node was lost.
+      [[ ${said[1]} != [67] ]] || (doctor::of_job "${said[0]#job }") || true
+      return "${said[1]}"
+    fi
     [[ ${said[0]-} != 'job '* ]] || job=${said[0]#job }
     attached::await_head "following '${job}' again" "'${job}'" "make wait JOB=${job}"
   done

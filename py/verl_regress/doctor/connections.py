@@ -25,6 +25,7 @@ MISSED_MS = int(
 ACCEPTS, REFUSES, SILENT = "accepts", "refuses", "no answer"
 ANSWERS = (ACCEPTS, REFUSES)  # a port without a listener answers, too
 _READY_WITHIN, _LONGEST = 10.0, 30.0  # seconds in which the peers' probes start, and end
+_PATIENCE = 2.5  # seconds for one answer
 _AT_ONCE = 400  # connections: 1,024 files may be open
 _KNOCKS, _SCAN_SECONDS = 24000, 8.0  # at most so many from one node, and for so long
 _ECHOES, _ECHO_SECONDS, _ECHO_EVERY = 16, 3.0, 0.02  # connections, and how long and how often each has a message
@@ -141,12 +142,12 @@ def try_peer(plan: Plan, peer: str) -> dict[str, Any]:
             port = _await_server(address, wanted)
             client, found["said"] = _dial(address, port, plan.node)
             stack.enter_context(client)
-        found["ports"] = dict(zip(wanted, knock(address, wanted, 2.5), strict=True))
+        found["ports"] = dict(zip(wanted, knock(address, wanted, _PATIENCE), strict=True))
         if found["said"]:
             found["mtu"] = _largest(address, port)
             found["trips"] = _trips(address, port)
             found["also"] = {
-                other: knock(other, [port], 2.5)[0] == ACCEPTS for other in set(found["said"]["also"].values())
+                other: knock(other, [port], _PATIENCE)[0] == ACCEPTS for other in set(found["said"]["also"].values())
             }
             if found["mtu"] == 0:
                 client.sendall(_CONTENT)
@@ -169,7 +170,7 @@ def _await_server(address: str, wanted: Sequence[int]) -> int:
 def _dial(address: str, port: int, name: str = "", mtu: int = 0) -> tuple[socket.socket, dict[str, Any]]:
     """A connection to a peer's server, and its greeting. Raises OSError, and ValueError for another program."""
     client = _socket(address)
-    client.settimeout(2.5)
+    client.settimeout(_PATIENCE)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if mtu:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mtu - _HEADERS)

@@ -101,7 +101,15 @@ def _begin(
         return 0
     api = RayApi(planned.driver.address)
     _need_over(newest, api)
-    submit.send(planned, api, "sdk", values, announce=args.announce, allow_mismatch=knobs.is_on("ALLOW_MISMATCH"))
+    submit.send(
+        planned,
+        api,
+        "sdk",
+        values,
+        announce=args.announce,
+        allow_mismatch=knobs.is_on("ALLOW_MISMATCH"),
+        skip_doctor=knobs["SKIP_DOCTOR"],
+    )
     where = f"{attempt.checkpoint} (step {attempt.step})" if attempt.checkpoint else "the beginning"
     say.info(
         f"attempt {attempt.job_dir.attempt} of {attempt.job_dir.submission_id}, as asked for {asked.ray_id}, from {where}"

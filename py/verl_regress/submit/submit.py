@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
             values,
             announce=args.announce,
             allow_mismatch=args.knobs.is_on("ALLOW_MISMATCH"),
+            skip_doctor=args.knobs["SKIP_DOCTOR"],
         )
     print(planned.job.submission_id)
     return 0
@@ -180,10 +181,11 @@ def send(
     *,
     announce: bool = False,
     allow_mismatch: bool = False,
+    skip_doctor: str = "",
 ) -> None:
     """Compare with the nodes' packages, reserve the directory, write `config/` and the secrets, submit, record the result.
 
-    The result goes to `state/submitted`. With `announce`, the id is printed on stdout as soon as a job may come of it.
+    The result goes to `state/submitted`, with the checks of `make doctor` that the user left out. With `announce`, the id is printed on stdout as soon as a job may come of it.
     """
     secret_files.check(secrets, planned.environment.secrets, planned.request.spec.origin)
     up = nodes.up(api)
@@ -202,7 +204,8 @@ def send(
             queue.leave(job, cluster)
             job.write_state("submitted", {"accepted": False, "error": str(error), **origin})
             raise RegressError(f"{error} ({job.path} is marked as never submitted)", error.status) from error
-        job.write_state("submitted", {"accepted": True, **origin})
+        unchecked = {"skip_doctor": skip_doctor} if skip_doctor else {}
+        job.write_state("submitted", {"accepted": True, **origin, **unchecked})
     debug.attempt(job, planned.driver.address, "submitted")
     say.changed(
         f"submitted {job.ray_id} ({planned.request.spec.workload}, code {planned.code.code_id}, "

@@ -332,6 +332,7 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1'"
 # interrupted WORD...: a submission whose helper prints the first WORD and, after SIGINT, the others.
 interrupted() {
   ours
+  printf 'doctor::gate() { :; }\n' >>"${HERE}/scripts/lib/doctor.bash" # the pipe below answers one command
   rm -f "${BOX}"/{go,under-way}
   mkfifo "${BOX}/go" "${BOX}/under-way"
   printf '%s\n' "cat >/dev/null; printf '${1:+$1\\n}'; echo >'${BOX}/under-way'; read -r _ <'${BOX}/go'; printf '${2:+$2\\n}'" >"${BOX}/exec"
