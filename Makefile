@@ -36,12 +36,12 @@ build: ## build the node image (skipped when its inputs are unchanged)
 	@scripts/10_build_image.sh
 up: check ## bring the cluster up: containers, Ray's head, Ray's workers; done when all are ALIVE [WORKERS, CLUSTER_NAME, DASHBOARD_PORT]
 	@scripts/01_up.sh
+	@scripts/11_doctor.sh --gate
 	@scripts/12_install_py_deps.sh
-	@scripts/14_doctor.sh --gate
 	@scripts/20_start_head.sh
 	@scripts/21_start_workers.sh
 doctor: ## can these nodes train together? network, machines, shared root and packages, in a minute, before a job finds out [JSON=1, SKIP_DOCTOR]
-	@scripts/14_doctor.sh
+	@scripts/11_doctor.sh
 down: ## remove the cluster: exactly what bears its label; the shared directory stays [FORCE=1]
 	@scripts/02_down.sh
 dashboard: ## where Ray's dashboard is, its token's file, how to log in, and whether it answers
@@ -111,8 +111,8 @@ quickstart: .quickstart-host ## from a bare machine to a trained job on a cluste
 	@scripts/10_build_image.sh
 	@scripts/00_prereq_check.sh
 	@scripts/01_up.sh
+	@scripts/11_doctor.sh --gate
 	@scripts/12_install_py_deps.sh
-	@scripts/14_doctor.sh --gate
 	@scripts/20_start_head.sh
 	@scripts/21_start_workers.sh
 	@scripts/30_prepare_data_and_model.sh --quickstart

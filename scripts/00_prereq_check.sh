@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# 00_prereq_check: check the machine before anything changes. Changes nothing, and stops at the first failed check.
+# 00_prereq_check: check the machine before anything changes. Changes nothing, and stops at the first failed check. What nodes can do
+# together is tried by 11_doctor.
 #
 #   TRANSPORT=container  engine, Compose v2, leftovers of version 1, names that are ours, ports, disk, memory, GPUs,
 #                        shared root, node image
 #                        with HOSTS_FILE on every host: it answers, its engine, address, ports, memory, GPUs, one shared root
-#   TRANSPORT=ssh, srun  nodes answer, tools, Ray's version, addresses, one shared root, clocks, ports
+#   TRANSPORT=ssh, srun  nodes answer, tools, Ray's version, addresses, ports
 #
 #   scripts/00_prereq_check.sh
 #

@@ -10,14 +10,10 @@ import pytest
 pytestmark = pytest.mark.slow
 
 REPO = Path(__file__).parents[1]
-# Two nodes. The knobs' origins are those of env::load.
+# The knobs' origins are those of env::load.
 LINES = """
 source scripts/lib/regress.bash
-SHARED_ROOT=$1 WORKDIR=$1 RUN_AS=0:0
-ENV_ORIGIN[SHARED_ROOT]=env/local.env ENV_ORIGIN[WORKDIR]=env/local.env
-node::list_workers() { echo worker-0; }
-node::exec_in() { "${@:2}"; }
-node::exec() { shift && "$@" </dev/null; }
+WORKDIR=$1 RUN_AS=0:0 ENV_ORIGIN[WORKDIR]=env/local.env
 PATH=$2:$PATH
 "${@:3}"
 """
@@ -46,7 +42,6 @@ def bash(tmp_path):
 
 def test_a_local_disk_passes_and_nothing_is_left(bash, tmp_path):
     assert bash("shared::need", str(tmp_path / "root"), "WORKDIR") == (0, "")
-    assert bash("shared::need_on_nodes") == (0, "")
 
 
 NO_FILE = """case $* in */root/*) echo 'mktemp: x: {}'; exit 1 ;; *) exec /usr/bin/mktemp "$@" ;; esac"""
@@ -67,15 +62,11 @@ LACKS = {
 @pytest.mark.parametrize(("stubs", "problem"), LACKS.values(), ids=LACKS)
 def test_what_a_shared_root_lacks_is_one_sentence_with_its_cure(bash, tmp_path, stubs, problem):
     root = tmp_path / "root"
-    for knob, on, words in (
-        ("WORKDIR", "on this machine", ("shared::need", str(root), "WORKDIR")),
-        ("SHARED_ROOT", "on the head", ("shared::need_on_nodes",)),
-    ):
-        assert bash(*words, **stubs) == (
-            1,
-            f"error   {root} ({knob}, from env/local.env) {problem} {on}: fix that, or put {knob} on a local disk or NFS 4 "
-            "(docs/shared-root.md has what is needed).\n",
-        )
+    assert bash("shared::need", str(root), "WORKDIR", **stubs) == (
+        1,
+        f"error   {root} (WORKDIR, from env/local.env) {problem} on this machine: fix that, or put WORKDIR on a local disk or NFS 4 "
+        "(docs/shared-root.md has what is needed).\n",
+    )
 
 
 def test_root_whose_files_are_nobodys_is_no_problem_if_the_nodes_are_another_user(bash, tmp_path):
@@ -87,14 +78,13 @@ def test_root_whose_files_are_nobodys_is_no_problem_if_the_nodes_are_another_use
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        ("free", "does not see a lock that is held in {root} (SHARED_ROOT, from env/local.env; it says 'free'): mount it everywhere by NFS 4, without the options nolock and local_lock."),
-        ("missing", "does not see at {root} (SHARED_ROOT) what was written there: mount the same directory on every node and host."),
-        ("not writable", "cannot write to {root} (SHARED_ROOT): make it writable for the user who runs Ray there."),
+        ("free", "does not see a lock that is held in {root} (WORKDIR, from env/local.env; it says 'free'): mount it everywhere by NFS 4, without the options nolock and local_lock."),
+        ("missing", "does not see at {root} (WORKDIR) what was written there: mount the same directory on every host."),
     ],
 )  # fmt: skip
-def test_a_worker_that_does_not_see_the_heads_lock(bash, tmp_path, answer, sentence):
-    lines = LINES.replace('node::exec() { shift && "$@" </dev/null; }', f"node::exec() {{ echo '{answer}'; }}")
-    assert bash("shared::need_on_nodes", lines=lines) == (
+def test_host_that_does_not_see_our_lock(bash, tmp_path, answer, sentence):
+    root = str(tmp_path / "root")
+    assert bash("shared::need_held", "worker-0", root, "WORKDIR", answer) == (
         1,
-        f"error   worker-0 {sentence.format(root=tmp_path / 'root')}\n",
+        f"error   worker-0 {sentence.format(root=root)}\n",
     )

@@ -3,6 +3,8 @@
 import errno
 import fcntl
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ _SNAPSHOT = 500  # files of verl
 _INODES = 10_000
 _REHEARSAL_GIB = 0.1  # ten times what the snapshot and a PPO job of a rehearsal take
 _VALUE = "x" * 1000
+_LOCK_AND_DIE = "import fcntl, os, sys; fcntl.flock(open(sys.argv[1], 'r+'), fcntl.LOCK_EX); os.kill(os.getpid(), 9)"
 
 
 def facts(plan: Plan) -> dict[str, Any]:
@@ -83,6 +86,15 @@ def _alone(trial: Path, node: str) -> Iterator[tuple[str, str]]:
             yield "VR-ROOT-04", "a file cannot be locked"
         elif _does(lambda: fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)):
             yield "VR-ROOT-04", "one lock is given to two processes"
+    subprocess.run([sys.executable, "-c", _LOCK_AND_DIE, two], check=False)
+    with two.open("r+") as file:
+        end = time.monotonic() + 2
+        while (
+            not (is_free := _does(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB))) and time.monotonic() < end
+        ):
+            time.sleep(0.05)
+    if not is_free:
+        yield "VR-ROOT-04", "the lock of a process that was killed is kept"
     if (seconds := min(_seconds_of_file(trial, node) for _ in range(_ROUNDS))) > _SLOW:
         yield (
             "VR-ROOT-08",

@@ -53,7 +53,7 @@ nodes::ask_dashboard() { node::exec head bash -c "$DASHBOARD_ASK" ask 127.0.0.1 
 
 nodes::check() {
   prereq::run nodes::need nodes::_check_owner nodes::_check_tools nodes::_check_ray nodes::_check_addresses \
-    nodes::_check_shared_root nodes::_check_clocks nodes::_check_ports
+    nodes::_check_token_place nodes::_check_ports
 }
 
 nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
@@ -217,30 +217,11 @@ nodes::_check_addresses() {
   log::ok "every node has an address of its own:${seen% }"
 }
 
-nodes::_check_shared_root() {
+nodes::_check_token_place() {
   # shellcheck disable=SC2016  # expanded on the node
   node::exec head sh -c 'case $RAY_AUTH_TOKEN_PATH in "$1"/*) exit 1 ;; esac' token "$SHARED_ROOT" ||
     cli::die 1 "$(nodes::_token_shown) on the head is on ${SHARED_ROOT} (SHARED_ROOT), where Ray's token must not be: log in as another user, or set another SHARED_ROOT."
-  shared::need_on_nodes
-  log::ok "${SHARED_ROOT} is one directory on every node, with links and renames, and its locks work between the nodes"
-}
-
-nodes::_check_clocks() {
-  local answers clocks seconds
-  cli::temp_dir answers
-  node::ask_all "$answers" nodes::_clock
-  output::read_lines clocks sort -n -- "$answers"/*
-  seconds=$((${clocks[-1]% *} - ${clocks[0]% *}))
-  ((seconds <= 5)) ||
-    cli::die 1 "The clock of ${clocks[-1]#* } is ${seconds} s ahead of that of ${clocks[0]#* }: synchronise them (NTP) to within 5 s."
-  log::ok "the clocks of the nodes differ by at most 5 s"
-}
-
-# nodes::_clock NODE: prints the seconds that its clock is ahead of ours, and its name.
-nodes::_clock() {
-  local now
-  now=$(node::exec "$1" date +%s)
-  printf '%d %s\n' $((now - $(date +%s))) "$1"
+  log::ok "Ray's token will not be on ${SHARED_ROOT}"
 }
 
 # Ports that Ray listens on at fixed numbers; if our own Ray runs there, it uses them.

@@ -38,6 +38,15 @@ hosts::_take_given_gpus() {
   done
 }
 
+# What asks on another host for the lock on FILE; it prints held, or what is wrong. Whoever only reads the file may ask: the user of that
+# host's engine may be another one than that of the containers.
+# shellcheck disable=SC2016  # expanded where it runs
+readonly SHARED_QUESTION='
+  export LC_ALL=C
+  [ -e "$1" ] || { echo missing; exit; }
+  exec 4<"$1" && said=$(flock --shared --nonblock 4 2>&1) && echo free && exit
+  [ -z "$said" ] && echo held || echo "${said##*: }"'
+
 # What a host says about itself. Its own address is where our connection ended; `client` is where it began. /proc/net/tcp has the
 # ports that are listened on (state 0A) as hexadecimal numbers.
 # shellcheck disable=SC2016  # expanded there
@@ -53,7 +62,7 @@ readonly HOSTS_QUESTIONS='
   echo "ports $(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk "\$4 == \"0A\" { sub(/.*:/, \"\", \$2); print \$2 }" | sort -u | tr "\n" " ")"
   for device in $1; do [ -e "$device" ] || echo "lacks $device"; done
   if [ -n "$2" ]; then
-    echo "lock $({ set -- "$2" ""; '"$SHARED_QUESTION"'; } 2>/dev/null)"
+    echo "lock $({ set -- "$2"; '"$SHARED_QUESTION"'; } 2>/dev/null)"
   fi
   true'
 

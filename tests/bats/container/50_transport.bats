@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The transport contract on real containers.
+# The transport contract on real containers, and the doctor on a cluster with Ray.
 
 setup_file() {
   load container_helper
@@ -14,4 +14,13 @@ setup() {
 
 @test "arguments, exit status, streams, put, get and spawn: as the contract says" {
   contract::all
+}
+
+@test "the doctor has no alarm on healthy nodes, and finds four planted faults" {
+  run make --no-print-directory doctor
+  assert_status 0
+  run env PYTHONPATH=py:judge:maintain .venv/bin/python maintain/doctor.py try 'the hosts file says 127.0.1.1' 'a GPU in the head' \
+    "one port blocked one way (the GCS's, from a worker)" 'the shared root is two directories'
+  assert_status 0
+  [[ $(grep -c '"found": true' <<<"$output") == 4 ]]
 }

@@ -67,9 +67,8 @@ CASES
   assert_line 'ok      the cluster mvp11 on these nodes is ours, or not there yet'
   assert_line 'ok      every node has Ray 2.60.0'
   assert_line 'ok      every node has an address of its own: 10.0.0.1 10.0.0.2'
-  assert_line "ok      ${BATS_TEST_TMPDIR}/shared is one directory on every node, with links and renames, and its locks work between the nodes"
   assert_line 'ok      the ports that Ray needs are free, or used by our own Ray'
-  assert_line 'ok      8 of 8 checks passed'
+  assert_line 'ok      7 of 7 checks passed'
   refute_text 'error'
   [[ -z $(ls -A "${BATS_TEST_TMPDIR}/shared") ]]
 }
@@ -110,15 +109,10 @@ CASES
   assert_error 1 'worker-0 has the same address as another node of env/nodes, 10.0.0.7, but two nodes in one network namespace are not supported: remove one of them there.'
 }
 
-@test "a port in use and clocks that differ are refused" {
+@test "a port in use is refused" {
   printf '52365 8265\n' >"${BOX}/ports-of-10.0.0.2"
   on_ssh nodes::check
   assert_error 1 'Port 52365 of worker-0 (me@10.0.0.2, from env/nodes) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=6379).'
-  real=$(command -v date)
-  stub date "[[ \$HOST == 10.0.0.2 ]] && ${real} -d '+90 seconds' \"\$@\" || ${real} \"\$@\""
-  on_ssh nodes::check
-  assert_status 1
-  [[ $output =~ 'error   The clock of worker-0 is '(89|90|91)' s ahead of that of head: synchronise them (NTP) to within 5 s.' ]] || fail 'no such sentence'
 }
 
 @test "the ports of our own Ray are not refused, also while it starts" {
@@ -131,14 +125,12 @@ CASES
   assert_error 1 'Port 6379 of head (me@10.0.0.1, from env/nodes) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=6379).'
 }
 
-@test "a shared root that contains the nodes' HOME, or that is missing, is refused" {
+@test "a shared root that contains the nodes' HOME is refused" {
   mkdir "${BATS_TEST_TMPDIR}/home"
   mv "${BOX}/home dir" "${BATS_TEST_TMPDIR}/home/me"
   on_ssh HOME="${BATS_TEST_TMPDIR}/home/me" SHARED_ROOT="${BATS_TEST_TMPDIR}/home" nodes::check
   # shellcheck disable=SC2088  # as the message has it
   assert_error 1 "~/.verl-regress/mvp11.token on the head is on ${BATS_TEST_TMPDIR}/home (SHARED_ROOT), where Ray's token must not be: log in as another user, or set another SHARED_ROOT."
-  on_ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/nowhere" nodes::check
-  assert_error 1 "${BATS_TEST_TMPDIR}/nowhere (SHARED_ROOT, from the command line or environment) cannot be written to (No such file or directory) on the head: fix that, or put SHARED_ROOT on a local disk or NFS 4 (docs/shared-root.md has what is needed)."
 }
 
 @test "a node that refuses us is named with ssh's own words" {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# 14_doctor: can these nodes train together? Tries, on all nodes at once and before Ray is up, what Ray, Gloo and NCCL will do there, and
+# 11_doctor: can these nodes train together? Tries, on all nodes at once and before Ray is up, what Ray, Gloo and NCCL will do there, and
 # prints what was tried, between whom, what was seen, what it means and the cure; docs/doctor.md explains the codes. Changes nothing.
 # Exit status 9 if there is an alarm. While a job trains it leaves out what would disturb it.
 #
-#   scripts/14_doctor.sh          JSON=1 scripts/14_doctor.sh
-#   scripts/14_doctor.sh --gate   only what takes less than a second, and only alarms are printed: `make up`
+#   scripts/11_doctor.sh          JSON=1 scripts/11_doctor.sh
+#   scripts/11_doctor.sh --gate   only what takes less than a second, and only alarms are printed: `make up`
 #
 # Knobs: CLUSTER_NAME JSON SKIP_DOCTOR
 source "$(dirname "$0")/lib/regress.bash"

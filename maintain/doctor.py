@@ -1,0 +1,224 @@
+"""docs/doctor.md: what `make doctor` found of the faults that were planted on real nodes, and how often it raised an alarm on healthy ones.
+
+    doctor.py try NAME...        plants all these on the cluster that CLUSTER_NAME and WORKDIR name; exits 1 if one is not found
+    doctor.py record [NAME...]   all faults, or these, and 20 times healthy nodes, on a cluster of its own; writes maintain/doctor.json and the page
+    doctor.py without NAME...    what one sees of these faults without the doctor: `make up` without its gate and an SFT job; adds it to the record
+    doctor.py write | check      the page is what the record and the doctor's table make; check exits 1 where it is not
+
+Faults need root and a container engine, and some need sshfs, openssh-sftp-server, bindfs and libfaketime.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import page
+from doctor_faults import FAULTS, planted
+from reliability import machine
+from verl_regress.doctor import command
+from verl_regress.doctor.checks import ALARM
+
+REPO = Path(__file__).resolve().parents[1]
+PAGE, RECORD = REPO / "docs/doctor.md", REPO / "maintain/doctor.json"
+HEALTHY = 20
+Record = dict[str, Any]
+
+
+def main(action: str, names: Sequence[str]) -> int:
+    """One of the actions above; returns the exit status."""
+    if unknown := set(names) - set(FAULTS):
+        print(f"{', '.join(sorted(unknown))}: these are no faults of maintain/doctor_faults.py", file=sys.stderr)
+        return 2
+    match action:
+        case "write":
+            PAGE.write_text(written(json.loads(RECORD.read_text())), encoding="utf-8")
+        case "check":
+            if PAGE.read_text(encoding="utf-8") != written(json.loads(RECORD.read_text())):
+                print("docs/doctor.md is not what maintain/doctor.json and the table make: 'maintain/doctor.py write'.")
+                return 1
+        case "try":
+            return 0 if names and all(one["found"] for one in attempt(*names)) else 1
+        case "record":
+            return record(names)
+        case "without":
+            return without(names)
+    return 0
+
+
+def make(*words: str, **knobs: str) -> subprocess.CompletedProcess[str]:
+    """A command of ours, its output as one text."""
+    return subprocess.run(
+        words, cwd=REPO, env={**os.environ, **knobs}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )  # fmt: skip
+
+
+def doctor(*words: str) -> tuple[list[dict[str, str]], float]:
+    """The records of `make doctor`, and its seconds."""
+    began = time.monotonic()
+    said = subprocess.run(
+        ["scripts/11_doctor.sh", *words], cwd=REPO, env={**os.environ, "JSON": "1"}, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    seconds = round(time.monotonic() - began, 1)
+    return (
+        json.loads(said.stdout)["checks"]
+        if said.stdout
+        else [{"status": ALARM, "code": "?", "where": "", "seen": said.stderr}]
+    ), seconds
+
+
+def in_faults(names: Sequence[str], act: Callable[[], Any]) -> Any:
+    """What `act` returns while the faults are there. Afterwards all nodes are there again."""
+    with ExitStack() as stack:
+        stack.callback(make, "scripts/01_up.sh")
+        for name in names:
+            lab = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="vr-doctor.", ignore_cleanup_errors=True))
+            )
+            lab.chmod(0o755)
+            stack.enter_context(planted(FAULTS[name], os.environ["CLUSTER_NAME"], Path(os.environ["WORKDIR"]), lab))
+        return act()
+
+
+def attempt(*names: str) -> list[Record]:
+    """Plants faults, runs the doctor once, and says what it found of each."""
+    records, seconds = in_faults(names, doctor)
+    alarms = [one for one in records if one["status"] == ALARM]
+    said = []
+    for name in names:
+        fault = FAULTS[name]
+        found = [one for one in alarms if one["code"] == fault.code and fault.node in one["where"]]
+        first = found[0] if found else {"where": "", "seen": ""}
+        others = sorted({one["code"] for one in alarms} - {FAULTS[each].code for each in names})
+        said.append({"name": name, "code": fault.code, "found": bool(found), "where": first["where"], "seen": first["seen"], "others": others, "seconds": seconds})  # fmt: skip
+        print(json.dumps(said[-1]), flush=True)
+    return said
+
+
+def record(names: Sequence[str]) -> int:
+    """Each of them as soon as it was tried; what is not named stays as it was recorded."""
+    up()
+    now: Record = json.loads(RECORD.read_text()) if RECORD.exists() else {"healthy": [], "gates": [], "faults": []}
+    for name in names or FAULTS:
+        tried = {**machine(), **attempt(name)[0]}
+        known = {one["name"]: one for one in now["faults"]}
+        known[name] = {**{"without": None}, **known.get(name, {}), **tried}
+        now["faults"] = [known[each] for each in FAULTS if each in known]
+        keep(now)
+    if not names:
+        healthy = [healthy_run() for _ in range(HEALTHY)]
+        now["healthy"] = [{"alarms": alarms, "seconds": seconds} for alarms, seconds in healthy]
+        now["gates"] = [gate() for _ in range(HEALTHY)]
+        keep(now)
+    return 0 if all(one["found"] for one in now["faults"]) else 1
+
+
+def keep(new: Record) -> None:
+    """Write the record and the page."""
+    RECORD.write_text(json.dumps(new, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(written(new), encoding="utf-8")
+
+
+def up() -> None:
+    """A head and two workers of a user, without Ray, on a shared root of a size that can be used up."""
+    knobs = {
+        "CLUSTER_NAME": "vr-doctor",
+        "WORKDIR": "/tmp/vr-doctor",
+        "DASHBOARD_PORT": "8349",
+        "PROFILE": "cpu",
+        "WORKERS": "2",
+    }
+    os.environ.update({key: os.environ.get(key, value) for key, value in knobs.items()})
+    shared = Path(os.environ["WORKDIR"], "shared")
+    if not shared.is_mount():
+        shared.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=600m,nr_inodes=20k,uid=1000,gid=1000", "vr-doctor", shared], check=True
+        )
+        os.chown(shared.parent, 1000, 1000)
+    said = make("scripts/01_up.sh")
+    if said.returncode:
+        raise SystemExit(said.stdout)
+
+
+def healthy_run() -> tuple[list[str], float]:
+    """The alarms of healthy nodes, and the seconds."""
+    records, seconds = doctor()
+    return [f"{one['code']}: {one['seen']}" for one in records if one["status"] == ALARM], seconds
+
+
+def gate() -> float:
+    """Seconds of `make up`'s part on healthy nodes."""
+    return doctor("--gate")[1]
+
+
+def without(names: Sequence[str]) -> int:
+    """What one sees without the doctor, in the words of that day."""
+    up()
+    old: Record = json.loads(RECORD.read_text())
+    for name in names:
+        said = in_faults([name], suffer)
+        next(one for one in old["faults"] if one["name"] == name)["without"] = said
+        print(name, json.dumps(said), flush=True)
+        keep(old)
+    return 0
+
+
+def suffer() -> Record:
+    """`make up` with no gate, then a small job: the last line, and the seconds until it came."""
+    began = time.monotonic()
+    skip = ",".join(command.codes())
+    for words in (("make", "--no-print-directory", "up"), ("scripts/42_submit_sft_minimal.sh",)):
+        said = make("timeout", "--signal=INT", "240", *words, SKIP_DOCTOR=skip, CLUSTER_TIMEOUT="90", WAIT="1", OVERRIDES="trainer.total_training_steps=2")  # fmt: skip
+        if said.returncode:
+            break
+    lines = [line for line in said.stdout.splitlines() if line.startswith(("error", "ok"))]
+    return {"status": said.returncode, "line": lines[-1] if lines else "no answer", "seconds": round(time.monotonic() - began, 1)}  # fmt: skip
+
+
+def written(record: Record) -> str:
+    """The page with its two tables."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, lines in {"checks": checks(), "record": recorded(record)}.items():
+        text = page.put(text, name, "\n".join(["", *lines, "", ""]))
+    return text
+
+
+def checks() -> Iterable[str]:
+    """Each check of the table."""
+    yield from ("| code | it tries to | an alarm means | cure |", "| --- | --- | --- | --- |")
+    for one in command.table():
+        yield f"| `{one.code}` | {one.tries} | {one.means} | {one.cure} |"
+
+
+def recorded(record: Mapping[str, Any]) -> Iterable[str]:
+    """What was found, and when."""
+    healthy, gates, faults = record["healthy"], record["gates"], record["faults"]
+    made = sorted({(one["commit"], one["machine"]) for one in faults})
+    seconds = [one["seconds"] for one in healthy] or [0.0]
+    yield f"{sum(one['found'] for one in faults)} of {len(faults)} planted faults were found by their code; {len(healthy)} runs on healthy nodes raised"
+    yield f"{sum(len(one['alarms']) for one in healthy)} alarms. On a head and two workers `make doctor` took {statistics.median(seconds):.1f} s (at most {max(seconds):.1f} s), the gate"
+    yield f"{statistics.median(gates or [0.0]):.1f} s. Recorded with {'; '.join(f'commit {commit}, {where}' for commit, where in made)}."
+    yield from (
+        "",
+        "| planted | found as | what was seen | after | without the doctor |",
+        "| --- | --- | --- | --- | --- |",
+    )
+    for one in faults:
+        found = f"`{one['code']}`" if one["found"] else f"**not found** (`{one['code']}`)"
+        also = f" (also {', '.join(one['others'])})" if one["others"] else ""
+        saw, without = f"{one['where']}: {one['seen']}" if one["found"] else "-", one.get("without")
+        instead = f"{without['seconds']:.0f} s: `{without['line'].partition(' ')[2].strip()}`" if without else "-"
+        cells = (one["name"], found + also, saw, f"{one['seconds']} s", instead)
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,59 @@
+"""docs/doctor.md says what the record and the doctor's table say; each fault is found by a check that exists."""
+
+import json
+
+import pytest
+from hermetic import REPO
+
+import doctor
+from doctor_faults import FAULTS
+from verl_regress.doctor import command
+
+FOUND = {
+    "name": "a | b", "code": "VR-NET-01", "found": True, "where": "worker-1", "seen": "no answer", "others": ["VR-NET-09"], "seconds": 9.5,
+    "commit": "abc", "machine": "a machine", "without": {"status": 8, "line": "error   worker-1 cannot | join.", "seconds": 93.2},
+}  # fmt: skip
+LOST = {**FOUND, "name": "c", "found": False, "where": "", "seen": "", "others": [], "without": None}
+RECORD = {"healthy": [{"alarms": [], "seconds": 8.0}], "gates": [0.8], "faults": [FOUND, LOST]}
+
+
+def test_page_is_what_the_record_and_the_table_make():
+    assert doctor.main("check", []) == 0
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A page of its own, whose record is RECORD."""
+    monkeypatch.setattr(doctor, "PAGE", tmp_path / "doctor.md")
+    monkeypatch.setattr(doctor, "RECORD", tmp_path / "doctor.json")
+    doctor.PAGE.write_text((REPO / "docs/doctor.md").read_text())
+    doctor.RECORD.write_text(json.dumps(RECORD))
+    return doctor.PAGE
+
+
+def test_check_fails_where_the_page_is_another(page, capsys):
+    assert doctor.main("check", []) == 1
+    assert "docs/doctor.md is not what maintain/doctor.json and the table make" in capsys.readouterr().out
+    assert doctor.main("write", []) == 0
+    assert doctor.main("check", []) == 0
+
+
+def test_page_has_a_row_for_each_fault_and_each_check(page):
+    doctor.main("write", [])
+    lines = page.read_text().splitlines()
+    assert (
+        "| a / b | `VR-NET-01` (also VR-NET-09) | worker-1: no answer | 9.5 s | 93 s: `worker-1 cannot / join.` |"
+        in lines
+    )
+    assert "| c | **not found** (`VR-NET-01`) | - | 9.5 s | - |" in lines
+    assert "1 of 2 planted faults were found by their code; 1 runs on healthy nodes raised" in lines
+    assert {line.split("`")[1] for line in lines if line.startswith("| `VR-")} == set(command.codes())
+
+
+def test_faults_name_codes_of_the_table():
+    assert {fault.code for fault in FAULTS.values()} <= set(command.codes())
+
+
+def test_unknown_fault_is_refused(capsys):
+    assert doctor.main("try", ["a fault"]) == 2
+    assert capsys.readouterr().err == "a fault: these are no faults of maintain/doctor_faults.py\n"
