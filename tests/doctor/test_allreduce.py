@@ -1,0 +1,34 @@
+import json
+import subprocess
+
+from verl_regress.doctor import allreduce
+
+
+def ran(monkeypatch, status, out="", err=""):
+    calls = []
+
+    def run(words, **_options):
+        calls.append(words)
+        return subprocess.CompletedProcess(words, status, out, err)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return allreduce.run(1, ["10.0.0.2", "10.0.0.3"], "gloo"), calls[0]
+
+
+def test_it_is_a_process_of_its_own_with_its_rank_and_the_first_workers_address(monkeypatch):
+    measured, words = ran(monkeypatch, 0, json.dumps({"all": 500.0, "pairs": {"0": 400.0}}))
+    assert measured == {"all": 500.0, "pairs": {"0": 400.0}}
+    assert words[3:] == ["1", "2", "10.0.0.2", "gloo"]
+    compile(words[2], "sent", "exec")
+
+
+def test_failure_is_torchs_last_line(monkeypatch):
+    assert ran(monkeypatch, 1, err="Traceback:\nConnection refused\n")[0] == {"error": "Connection refused"}
+
+
+def test_process_that_hangs_is_a_failure(monkeypatch):
+    def run(words, timeout, **_options):
+        raise subprocess.TimeoutExpired(words, timeout)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert allreduce.run(0, ["10.0.0.2"], "gloo")["error"].startswith("no end in ")
