@@ -4,7 +4,6 @@ So a node needs nothing of ours, no shared root and no space on a disk.
 """
 
 import importlib.abc
-import importlib.util
 import sys
 import tarfile
 from collections.abc import Sequence
@@ -26,7 +25,9 @@ class _Sent(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         is_package = f"{stem}/__init__.py" in files
         if not is_package and f"{stem}.py" not in files:
             return None
-        return importlib.util.spec_from_loader(name, self, is_package=is_package)
+        spec = ModuleSpec(name, self, origin=f"/sent/{stem}.py", is_package=is_package)
+        spec.has_location = True  # it has a __file__, as modules expect
+        return spec
 
     def is_package(self, fullname: str) -> bool:
         return f"{fullname.replace('.', '/')}/__init__.py" in files
