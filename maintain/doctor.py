@@ -2,6 +2,7 @@
 
     doctor.py try NAME...        plants all these on the cluster that CLUSTER_NAME and WORKDIR name; exits 1 if one is not found
     doctor.py record [NAME...]   all faults, or these, and 20 times healthy nodes, on a cluster of its own; writes maintain/doctor.json and the page
+    doctor.py healthy            only the healthy nodes
     doctor.py without NAME...    what one sees of these faults without the doctor: `make up` without its gate and an SFT job; adds it to the record
     doctor.py write | check      the page is what the record and the doctor's table make; check exits 1 where it is not
 
@@ -48,6 +49,8 @@ def main(action: str, names: Sequence[str]) -> int:
             return 0 if names and all(one["found"] for one in attempt(*names)) else 1
         case "record":
             return record(names)
+        case "healthy":
+            return healthy()
         case "without":
             return without(names)
     return 0
@@ -103,21 +106,29 @@ def attempt(*names: str) -> list[Record]:
 
 
 def record(names: Sequence[str]) -> int:
-    """Each of them as soon as it was tried; what is not named stays as it was recorded."""
+    """Each fault as soon as it was tried; what is not named stays as it was recorded."""
     up()
-    now: Record = json.loads(RECORD.read_text()) if RECORD.exists() else {"healthy": [], "gates": [], "faults": []}
     for name in names or FAULTS:
-        tried = {**machine(), **attempt(name)[0]}
+        tried, now = {**machine(), **attempt(name)[0]}, recorded_so_far()
         known = {one["name"]: one for one in now["faults"]}
-        known[name] = {**{"without": None}, **known.get(name, {}), **tried}
-        now["faults"] = [known[each] for each in FAULTS if each in known]
-        keep(now)
-    if not names:
-        healthy = [healthy_run() for _ in range(HEALTHY)]
-        now["healthy"] = [{"alarms": alarms, "seconds": seconds} for alarms, seconds in healthy]
-        now["gates"] = [gate() for _ in range(HEALTHY)]
-        keep(now)
-    return 0 if all(one["found"] for one in now["faults"]) else 1
+        known[name] = {"without": known.get(name, {}).get("without"), **tried}
+        keep({**now, "faults": [known[each] for each in FAULTS if each in known]})
+    return 0 if names else healthy()
+
+
+def healthy() -> int:
+    """Runs on healthy nodes, and of the gate there."""
+    up()
+    said = [healthy_run() for _ in range(HEALTHY)]
+    runs = [{"alarms": alarms, "seconds": seconds} for alarms, seconds in said]
+    keep({**recorded_so_far(), "healthy": runs, "gates": [gate() for _ in range(HEALTHY)]})
+    return 0
+
+
+def recorded_so_far() -> Record:
+    """The record."""
+    known: Record = json.loads(RECORD.read_text())
+    return known
 
 
 def keep(new: Record) -> None:
@@ -162,9 +173,8 @@ def gate() -> float:
 def without(names: Sequence[str]) -> int:
     """What one sees without the doctor, in the words of that day."""
     up()
-    old: Record = json.loads(RECORD.read_text())
     for name in names:
-        said = in_faults([name], suffer)
+        said, old = in_faults([name], suffer), recorded_so_far()
         next(one for one in old["faults"] if one["name"] == name)["without"] = said
         print(name, json.dumps(said), flush=True)
         keep(old)
