@@ -107,9 +107,10 @@ def attempt(*names: str) -> list[Record]:
 
 def record(names: Sequence[str]) -> int:
     """Each fault as soon as it was tried; what is not named stays as it was recorded."""
+    made = machine()  # the record that this writes makes the checkout dirty
     up()
     for name in names or FAULTS:
-        tried, now = {**machine(), **attempt(name)[0]}, recorded_so_far()
+        tried, now = {**made, **attempt(name)[0]}, recorded_so_far()
         known = {one["name"]: one for one in now["faults"]}
         known[name] = {"without": known.get(name, {}).get("without"), **tried}
         keep({**now, "faults": [known[each] for each in FAULTS if each in known]})

@@ -141,6 +141,9 @@ FAULTS: Mapping[str, Fault] = {
         "VR-MACH-17",
         "inside 'echo 6.6.87.2-microsoft-standard-WSL2 >/osrelease'; mounts mount --bind /osrelease /proc/sys/kernel/osrelease",
     ),
+    "a package is missing on one worker": Fault(
+        "VR-STACK-03", "inside 'rm -r /opt/venv/lib/python3.11/site-packages/tensordict-*.dist-info'"
+    ),
     "the shared root is read-only": Fault("VR-ROOT-01", root="$SHARED:ro"),
     "the shared root is two directories": Fault(
         "VR-ROOT-02",
