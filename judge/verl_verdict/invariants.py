@@ -16,6 +16,7 @@ from verl_verdict.records import TOKENS, Run
 from verl_verdict.verdicts import Verdict, Word
 
 LIMIT = 0.01  # of a metric's size. Measured in rehearsals of 0.9.1, which log SFT's loss as bfloat16: up to 0.003
+_OF_RANKS = "global_seqlen/"  # how many tokens each rank has
 _FURTHER = 3.0  # B may be that much further off than A
 _MEANS = "the update depends on how its batch is split, packed or spread: something is divided by the wrong number, left out or counted twice"
 _HOW = "the first update of the runs of one code, value by value, for A and for B"
@@ -73,9 +74,10 @@ def judge(members: Sequence[Member], *, name: str, ignore: Sequence[str] = ()) -
 
 
 def _first_update(run: Run) -> Run:
-    """The run as if it had trained its first step only."""
+    """The run as if it had trained its first step only, without what is another thing with another number of ranks."""
     step = preconditions.first_step(run)
-    series = {name: {step: values[step]} for name, values in run.series.items() if step in values}
+    named = {name: values for name, values in run.series.items() if not name.startswith(_OF_RANKS)}
+    series = {name: {step: values[step]} for name, values in named.items() if step in values}
     return dataclasses.replace(run, series=series)
 
 
@@ -92,7 +94,7 @@ def _compared(base: Verdict, members: Sequence[Member]) -> Verdict:
     notes = (*base.notes, *(f"A {'and B break' if each.b else 'breaks'} it: {each}" for each in of_both))
     base = dataclasses.replace(base, notes=notes)
     if of_b:
-        worst = min(of_b, key=lambda each: metrics.causal_rank(each.b.metric if each.b else ""))
+        worst = max(of_b, key=lambda each: each.b.size if each.b else 0.0)
         reason = f"B breaks what A holds: {worst}"
         return dataclasses.replace(base, word=Word.REGRESSED, reason=reason, first=_first(worst, of_b, members))
     if shared := [each for each in of_both if each.b]:

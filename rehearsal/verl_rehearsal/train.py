@@ -63,6 +63,9 @@ OVERRIDES = {
         "?critic.fsdp.strategy=fsdp2",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",  # of a rank's mini-batch of 4: gradients are accumulated
         "critic.ppo_micro_batch_size_per_gpu=2",
+        "?++critic.fsdp.use_dynamic_bsz=False",  # without these three verl (0.7.0 to 0.9.1) does not use that size
+        "?++critic.fsdp.micro_batch_size_per_gpu=2",
+        "?++critic.fsdp.infer_micro_batch_size_per_gpu=4",
     ),
     "grpo": (
         *_RL,
@@ -157,8 +160,9 @@ def _known(overrides: Sequence[str]) -> Iterator[str]:
         if override.startswith("?"):
             from omegaconf import OmegaConf
 
-            config = config or _composed()
-            if OmegaConf.select(config, _key(override)) is None:
+            config, key = config or _composed(), _key(override)
+            needed = key.rpartition(".")[0] if override.startswith("?++") else key  # what it is added to
+            if OmegaConf.select(config, needed) is None:
                 continue
         yield override.lstrip("!?")
 

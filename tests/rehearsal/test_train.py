@@ -57,6 +57,7 @@ def test_the_users_override_wins_and_optional_keys_need_a_config_that_has_them(t
     _, overrides = trained("ppo", "trainer.total_training_steps=3", "+trainer.mine=1")
     assert (overrides["trainer.total_training_steps"], overrides["trainer.mine"]) == ("3", "1")
     assert overrides["critic.fsdp.strategy"] == "fsdp2"
+    assert overrides["critic.fsdp.micro_batch_size_per_gpu"] == "2"  # added to what the config has
     assert "trainer.use_legacy_worker_impl" not in overrides
 
 

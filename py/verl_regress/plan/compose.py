@@ -210,7 +210,7 @@ def _noted(overrides: Sequence[Override]) -> Iterator[_Own]:
 
     apply, own = ConfigLoaderImpl._apply_overrides_to_config, _Own()
     optional = {override.text: override for override in overrides if override.optional}
-    needed = [override.parts()[1] for override in overrides if not override.is_optional_addition]
+    needed = [override.parts()[1] for override in overrides if not override.optional]
 
     def note(given: Any, config: Any) -> None:
         own.config = config
