@@ -4,33 +4,32 @@
 
 readonly DOCTOR_LONGEST=55 # seconds that a node has for its answer
 
-# doctor::run [--quick] [--gate]: asks all nodes at once, and prints what their answers mean. Returns 9 if there is an alarm.
+# doctor::run [--quick] [--gate] [--running]: asks all nodes at once, and prints what their answers mean. Returns 9 if there is an alarm.
 doctor::run() {
   local node dir answer nodes=() pids=() judge=''
   cli::temp_dir dir
-  node::ask_all "$dir" doctor::_address
+  node::ask_all "$dir" doctor::_address "$dir"
   set -- "$@" --run="$(date +%s)-$$"
-  for node in $(node::list); do nodes+=("${node}=$(<"${dir}/${node}")"); done
   for node in $(node::list); do
-    doctor::_probe "$node" "${dir}/${node}" "$@" "${nodes[@]}" </dev/null &
+    [[ ! -s ${dir}/${node} ]] || nodes+=("${node}=$(<"${dir}/${node}")")
+  done
+  for node in "${nodes[@]%%=*}"; do
+    doctor::_python "$node" probe --node="$node" "$@" "${nodes[@]}" </dev/null >"${dir}/${node}.json" 2>"${dir}/${node}.said" &
     pids+=("$!")
   done
   wait::until "$DOCTOR_LONGEST" - doctor::_has_ended "${pids[@]}" || kill "${pids[@]}" 2>/dev/null || true
   for node in $(node::list); do
-    answer=$(cat -- "${dir}/${node}.json")
+    answer=$(cat -- "${dir}/${node}.json" 2>/dev/null) || true
     [[ $answer != '{'* ]] || judge=${judge:-$node}
     [[ $answer == '{'* ]] || answer=$(tail -n 1 "${dir}/${node}.said")
     printf '%s\t%s\n' "$node" "${answer:-no answer in ${DOCTOR_LONGEST} s}"
   done >"${dir}/answers"
-  [[ -n $judge ]] || cli::die 8 "No node of ${CLUSTER_NAME} runs the doctor ($(head -n 1 "${dir}/answers")): bring the cluster up with 'make up'."
+  [[ -n $judge ]] || cli::die 8 "No node of ${CLUSTER_NAME} runs the doctor ($(sed -n 's/\t/: /;1p' "${dir}/answers")): bring the cluster up with 'make up'."
   doctor::_python "$judge" judge "$@" "${nodes[@]}" <"${dir}/answers"
 }
 
-# doctor::_address NODE: prints nothing for a node that cannot be reached.
-doctor::_address() { (node::address "$1") 2>/dev/null || true; }
-
-# doctor::_probe NODE FILE ARG...: leaves the node's facts in FILE.json, one line, or why there are none in FILE.said.
-doctor::_probe() { doctor::_python "$1" probe --node="$1" "${@:3}" >"$2.json" 2>"$2.said"; }
+# doctor::_address NODE DIR: prints nothing for a node that cannot be reached, and leaves the reason in DIR/NODE.said.
+doctor::_address() { (node::address "$1") 2>"$2/$1.said" || true; }
 
 doctor::_has_ended() {
   local pid
@@ -47,14 +46,14 @@ doctor::_python() {
     node::exec_in "$node" python3 -c "$boot" "$1" --shared-root="$SHARED_ROOT" --knobs="$knobs" "${@:2}"
 }
 
-# doctor::gate: the quick checks of the nodes that answer; ends the script with 9 if there is an alarm.
-doctor::gate() { log::while 'checking what the nodes can do together' -- doctor::run --quick --gate; }
+# doctor::gate [--running]: the quick checks of the nodes that answer; ends the script with 9 if there is an alarm.
+doctor::gate() { log::while 'checking what the nodes can do together' -- doctor::run --quick --gate "$@"; }
 
 # doctor::of_job JOB: prints what is wrong with the nodes now, and leaves it in the job's bundles.
 doctor::of_job() {
   # shellcheck disable=SC2034  # knob::as_json reads it
   local JSON=1 found where
-  found=$(doctor::run --quick) || [[ $? == 9 ]] || return
+  found=$(doctor::run --quick --running) || [[ $? == 9 ]] || return
   jq -r '.checks[] | select(.status == "alarm") | "\(.where): \(.seen), so \(.means): \(.cure) (\(.code), make doctor)"' <<<"$found" |
     while IFS= read -r; do log::warn "$REPLY"; done
   where=$(helper::run head where "$1")

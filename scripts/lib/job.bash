@@ -113,7 +113,7 @@ job::_begin() {
     tar -C "$stream" -c --files-from=/dev/null -- "${_files[@]}" | log::while 'composing the config' -- helper::run_in head "$@"
     return
   fi
-  doctor::gate
+  doctor::gate --running
   # A separate process group: Ctrl-C does not reach it, because a request to Ray cannot be called back.
   : >"${stream}/said"
   cli::on_interrupt job::_tell_interrupted "${stream}/said"

@@ -56,8 +56,12 @@ def main(argv: Sequence[str], lines: Sequence[str]) -> int:
     parser.add_argument("--run", default="run", help="this run's own name, the same on all nodes")
     parser.add_argument("--quick", action="store_true", help="only what takes less than a second")
     parser.add_argument("--gate", action="store_true", help="print alarms only")
+    parser.add_argument(
+        "--running", action="store_true", help="jobs write to the shared root, and find its faults themselves"
+    )
     parser.add_argument("nodes", nargs="+", metavar="NAME=ADDRESS")
     args = parser.parse_args(argv)
+    args.groups = {name: group for name, group in GROUPS.items() if not args.running or group is not shared_root}
     args.nodes = dict(node.partition("=")[::2] for node in args.nodes)
     return _probe(args) if args.half == "probe" else _judge(args, lines)
 
@@ -76,8 +80,10 @@ def _probe(args: argparse.Namespace) -> int:
         knobs=args.knobs,
     )
     found: dict[str, Any] = {"trains": plan.trains}
-    found |= {name: {"error": f"no result in {_LONGEST:.0f} s"} for name in GROUPS}  # such as a file system that hangs
-    threads = [threading.Thread(target=_find, args=(found, name, plan), daemon=True) for name in GROUPS]
+    found |= {
+        name: {"error": f"no result in {_LONGEST:.0f} s"} for name in args.groups
+    }  # such as a file system that hangs
+    threads = [threading.Thread(target=_find, args=(found, name, plan), daemon=True) for name in args.groups]
     end = time.monotonic() + _LONGEST
     for thread in threads:
         thread.start()
@@ -118,7 +124,7 @@ def _judge(args: argparse.Namespace, lines: Sequence[str]) -> int:
         skip.append(_ANSWERS.code)
     records = [
         {**seen._asdict(), "code": check.code, "tried": check.tries, **_help(check, seen)}
-        for check, seen in judged(answers, cluster, skip)
+        for check, seen in judged(answers, args.groups, cluster, skip)
     ]
     if args.knobs.is_on("JSON") and not args.gate:
         print(as_json({"checks": records}), end="")
@@ -127,11 +133,13 @@ def _judge(args: argparse.Namespace, lines: Sequence[str]) -> int:
     return Exit.CHECK_FAILED if any(record["status"] == ALARM for record in records) else Exit.SUCCEEDED
 
 
-def judged(answers: Mapping[str, Facts], cluster: Cluster, skip: Collection[str]) -> Iterator[tuple[Check, Seen]]:
+def judged(
+    answers: Mapping[str, Facts], groups: Mapping[str, ModuleType], cluster: Cluster, skip: Collection[str]
+) -> Iterator[tuple[Check, Seen]]:
     """What each check says of the nodes' answers, in the order of the table."""
     tables = [((_ANSWERS,), answers)]
     there = {node: answer for node, answer in answers.items() if not answer["silent"]}
-    tables += [(group.CHECKS, {node: answer[name] for node, answer in there.items()}) for name, group in GROUPS.items()]
+    tables += [(group.CHECKS, {node: answer[name] for node, answer in there.items()}) for name, group in groups.items()]
     for checks, facts in tables:
         known = {node: found for node, found in facts.items() if "error" not in found}
         failed = {

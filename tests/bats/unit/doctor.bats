@@ -15,7 +15,7 @@ setup() {
           shift 3
           exec "$@"
         fi
-        [[ $words != *" hostname "* ]] || exec echo 10.0.0.1
+        [[ $words != *" hostname "* ]] || { echo 10.0.0.1 && exit; }
         cat >/dev/null
         node=${words#*--node=}
         cat "${BOX}/${node%% *}" || exit 1
@@ -37,35 +37,35 @@ print(*(f", \"{name}\": {{\"error\": \"not asked\"}}" for name in GROUPS if name
 doctor() { sandbox::run WORKERS=1 "$@"; }
 
 @test "make doctor: a table of what was tried, seen and means, and exit 9 for an alarm" {
-  doctor scripts/14_doctor.sh
+  doctor scripts/11_doctor.sh
   assert_status 0
   facts 'process 7 (nc)' >"${BOX}/head"
-  doctor scripts/14_doctor.sh
+  doctor scripts/11_doctor.sh
   assert_status 9
   [[ $(tr -s ' ' <<<"$output") == *"VR-NET-08 alarm head find who listens on Ray's own ports: process 7 (nc) listens on port 6379"* ]] || fail 'no such alarm'
-  doctor JSON=1 scripts/14_doctor.sh
+  doctor JSON=1 scripts/11_doctor.sh
   assert_status 9
   [[ $(jq -r '.checks[] | select(.status == "alarm") | .code' < <(sed '/^error /d' <<<"$output")) == VR-NET-08 ]] || fail 'no such alarm'
 }
 
 @test "the gate says only what is wrong, and SKIP_DOCTOR goes on without that check" {
   facts 'process 7 (nc)' >"${BOX}/head"
-  doctor scripts/14_doctor.sh --gate
+  doctor scripts/11_doctor.sh --gate
   assert_error 9 "VR-NET-08, head: process 7 (nc) listens on port 6379, so Ray does not start there, or another cluster answers: end that process, or choose another node; the port of the GCS is GCS_PORT; SKIP_DOCTOR=VR-NET-08 goes on without this check."
-  doctor SKIP_DOCTOR=VR-NET-08 scripts/14_doctor.sh --gate
+  doctor SKIP_DOCTOR=VR-NET-08 scripts/11_doctor.sh --gate
   assert_status 0
-  doctor MAKE_GIVEN=SKIP_DOCTOR SKIP_DOCTOR=VR-NET-99 scripts/14_doctor.sh --gate
+  doctor MAKE_GIVEN=SKIP_DOCTOR SKIP_DOCTOR=VR-NET-99 scripts/11_doctor.sh --gate
   assert_status 2
   [[ $output == *"SKIP_DOCTOR='VR-NET-99' (from the command line or environment) is not usable: did you mean VR-NET-09? Use some of "* ]] || fail 'another sentence'
 }
 
 @test "a node that goes down in the middle is a finding, and another one judges" {
   rm "${BOX}/head"
-  doctor scripts/14_doctor.sh
+  doctor scripts/11_doctor.sh
   assert_status 9
   [[ $(tr -s ' ' <<<"$output") == *'VR-NODE-01 alarm head '* ]] || fail 'no such alarm'
   rm "${BOX}/worker-0"
-  doctor scripts/14_doctor.sh
+  doctor scripts/11_doctor.sh
   assert_status 8
   [[ $output == *'error   No node of mvp11 runs the doctor (head'*"): bring the cluster up with 'make up'."* ]] || fail 'another sentence'
 }

@@ -174,7 +174,7 @@ WENT
 
 # bats test_tags=slow
 @test "make quickstart: waits unless WAIT is given, with the user's profile" {
-  with_recorder dev/bootstrap_host 05_choose_gpus 10_build_image 00_prereq_check 01_up 20_start_head 12_install_py_deps 14_doctor 21_start_workers \
+  with_recorder dev/bootstrap_host 05_choose_gpus 10_build_image 00_prereq_check 01_up 20_start_head 12_install_py_deps 11_doctor 21_start_workers \
     30_prepare_data_and_model 31_snapshot_verl_code 44_submit_sdk 53_fidelity 50_status dev/phases
   sed -i 's|/lib/regress|/../lib/regress|' "${HERE}"/scripts/dev/{bootstrap_host,phases}.sh
   make_in PROFILE=gpu -- quickstart
