@@ -48,11 +48,11 @@ class Fault:
     after: str = ""  # when the node is removed
 
 
-def _sshfs(delay: float, options: str) -> dict[str, str]:
+def _sshfs(delay: float) -> dict[str, str]:
     script = _SLOW_SFTP.replace("DELAY", str(delay))
     return {
         "before": f"cat >$LAB/sftp <<'END'\n{script}END\nchmod +x $LAB/sftp; mkdir $LAB/mnt\n"
-        f"sshfs -o ssh_command=$LAB/sftp,allow_other,uid=$(stat -c %u $SHARED),{options} x:$SHARED $LAB/mnt",
+        f"sshfs -o ssh_command=$LAB/sftp,allow_other,uid=$(stat -c %u $SHARED) x:$SHARED $LAB/mnt",
         "root": "$LAB/mnt",
         "after": "fusermount3 -u -z $LAB/mnt",
     }
@@ -104,7 +104,9 @@ FAULTS: Mapping[str, Fault] = {
     "two interfaces, the default route on the wrong one": Fault(
         "VR-NET-06",
         "net ip link add wrong0 type veth peer name wrong1; net ip address add 10.88.0.2/24 dev wrong0; net ip link set wrong0 up\n"
-        "net ip link set wrong1 up; net ip route replace default via 10.88.0.1 dev wrong0",
+        "net ip link set wrong1 up; net ip route replace default via 10.88.0.1 dev wrong0\n"
+        "iptables -I FORWARD -d 10.88.0.2 -j DROP",
+        after="iptables -D FORWARD -d 10.88.0.2 -j DROP",
     ),
     "http_proxy": Fault("VR-NET-07", options=("--env=http_proxy=http://proxy.example:3128",)),
     "a listener on the port of Ray's agent": Fault(
@@ -150,7 +152,7 @@ FAULTS: Mapping[str, Fault] = {
         "inside 'mkdir -p -m 777 /elsewhere'; mounts mount --bind /elsewhere /private",
         "mounts python3 -c 'import ctypes; ctypes.CDLL(None).umount2(b\"/private\", 2)'",
     ),
-    "no hard links (sshfs)": Fault("VR-ROOT-03", **_sshfs(0, "")),
+    "no hard links (sshfs)": Fault("VR-ROOT-03", **_sshfs(0)),
     "no locks between nodes (bindfs)": Fault("VR-ROOT-04", **_bindfs("")),
     "the shared root is full": Fault(
         "VR-ROOT-05",
@@ -162,7 +164,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "names are seen 30 s late (a cache)": Fault("VR-ROOT-06", **_bindfs("-o negative_timeout=30,entry_timeout=30")),
     "root squash (all files are nobody's)": Fault("VR-ROOT-07", **_bindfs("--force-user=nobody --create-as-mounter")),
-    "30 ms for each request to the file server": Fault("VR-ROOT-08", **_sshfs(0.03, "")),
+    "30 ms for each request to the file server": Fault("VR-ROOT-08", **_sshfs(0.03)),
     "a clock ten minutes off": Fault(
         "VR-ROOT-09",
         f"docker cp -q {_FAKETIME} $NODE:/usr/lib/; inside 'echo +600s >/etc/faketimerc; echo /usr/lib/{Path(_FAKETIME).name} >/etc/ld.so.preload'",

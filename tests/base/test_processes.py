@@ -1,6 +1,7 @@
 """Real processes: those with our mark end, others do not."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -109,3 +110,10 @@ def test_a_process_that_cannot_be_ended_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(processes, "_signal", lambda pid, number: None)
     assert main(["stop", HERE]) == 1
     assert capsys.readouterr().err == "error   1 processes of Ray cannot be ended: [4242]: inspect them on that node.\n"
+
+
+def test_who_listens_is_known_by_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert processes.listening([port]) == {port: os.getpid()}
+    assert processes.listening([1]) == {}

@@ -22,6 +22,7 @@ _START = "--disable-usage-stats"  # an argument of cluster.bash; `ray start` pas
 _GRACE = 5.0  # seconds between asking a process to end and killing it
 _LOOK_EVERY = 0.1
 _TICKS = os.sysconf("SC_CLK_TCK")
+_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,23 @@ def end(find: Callable[[], Mapping[int, str]], whose: str) -> int:
 def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # it ended by itself
         os.kill(pid, number)
+
+
+def listening(ports: Collection[int]) -> dict[int, int | None]:
+    """Those of the TCP ports on which a process of this network listens, and its pid, None if the kernel does not show it to us."""
+    sockets: dict[str, int] = {}
+    for kind in ("tcp", "tcp6"):
+        for line in Path("/proc/net", kind).read_text(encoding="ascii").splitlines()[1:]:
+            words = line.split()
+            if words[3] == _LISTENS and (port := int(words[1].rpartition(":")[2], 16)) in ports:
+                sockets[f"socket:[{words[9]}]"] = port
+    found: dict[int, int | None] = dict.fromkeys(sockets.values())
+    for path in _all() if sockets else ():
+        with contextlib.suppress(OSError):
+            for descriptor in (path / "fd").iterdir():
+                if port := sockets.get(str(descriptor.readlink()), 0):
+                    found[port] = int(path.name)
+    return found
 
 
 def path_of(descriptor: int) -> Path:

@@ -1,6 +1,5 @@
 """Network: each node reaches each other one as Ray, Gloo and NCCL will, and takes the address by which the others reach it."""
 
-import contextlib
 import fcntl
 import os
 import socket
@@ -11,7 +10,6 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from verl_regress.base import processes
@@ -31,7 +29,6 @@ from verl_regress.doctor.connections import (
 )
 
 _SIOCGIFADDR = 0x8915  # netdevice(7)
-_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 _QUICK = 0.3  # seconds in which most answers come
 _LOSS, _AGAIN = 0.01, 3  # a share of the packets, and how many at least, that must be sent again to be an alarm
 _SLOW_MS = 20.0  # between hosts of one data centre a round trip is below 1
@@ -168,25 +165,14 @@ def _proxies(addresses: Iterable[str]) -> dict[str, Any]:
 def _foreign_listeners(plan: Plan) -> dict[str, str]:
     """Who listens on the ports that Ray has for itself there, by port; our own Ray does not count."""
     wanted = {AGENT_PORT, *((plan.gcs_port, DASHBOARD_PORT) if plan.node == "head" else ())}
-    found = {}
-    for kind in ("tcp", "tcp6"):
-        for line in Path("/proc/net", kind).read_text(encoding="ascii").splitlines()[1:]:
-            words = line.split()
-            if words[3] == _LISTENS and (port := int(words[1].rpartition(":")[2], 16)) in wanted:
-                found[str(port)] = f"socket:[{words[9]}]"
-    if not found:
-        return {}
-    own, who = processes.ours(plan.cluster), dict.fromkeys(found.values(), "a process that this node does not show us")
-    for pid, command in processes.commands().items():
-        with contextlib.suppress(OSError):
-            for descriptor in Path("/proc", str(pid), "fd").iterdir():
-                if (socket_of := str(descriptor.readlink())) in who:
-                    who[socket_of] = (
-                        ""
-                        if pid in own
-                        else f"process {pid} ({command.replace(bytes(1), b' ')[:80].decode('utf-8', 'replace')})"
-                    )
-    return {port: who[found[port]] for port in found if who[found[port]]}
+    own, commands = processes.ours(plan.cluster), processes.commands()
+    return {
+        str(port): f"process {pid} ({commands.get(pid, b'').replace(bytes(1), b' ')[:80].decode('utf-8', 'replace')})"
+        if pid
+        else "a process that this node does not show us"
+        for port, pid in processes.listening(wanted).items()
+        if pid not in own
+    }
 
 
 def _pairs(facts: Mapping[str, Facts]) -> Iterator[tuple[str, str, str, Facts]]:

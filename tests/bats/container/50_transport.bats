@@ -17,6 +17,7 @@ setup() {
 }
 
 @test "the doctor has no alarm on healthy nodes, and finds four planted faults" {
+  load container_helper
   run make --no-print-directory doctor
   assert_status 0
   run env PYTHONPATH=py:judge:maintain .venv/bin/python maintain/doctor.py try 'the hosts file says 127.0.1.1' 'a GPU in the head' \
