@@ -1,6 +1,6 @@
 # attached: a subcommand of the helper in the head that ends when this script does. An engine passes neither Ctrl-C nor the end of a terminal
 # into a container, so the subcommand ends with its stdin: a pipe that only this shell holds open. A network that dies closes nothing, so the
-# stream has a byte each second, and the subcommand ends if none comes (py/verl_regress/jobs/watch.py).
+# stream has a byte each second, and a session that is driven over a network ends if none comes (py/verl_regress/jobs/watch.py).
 # shellcheck shell=bash
 
 # attached::begin: makes that pipe. Sets ATTACHED_SAID, the file that gets the stdout of each attached::run.

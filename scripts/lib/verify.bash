@@ -42,6 +42,7 @@ verify::_collect() {
   image=$(node::image head)
   VERIFY_ARGS=(--attached "$(job::deadlines)" "--image=${image}"
   "--caller=${CLI_NAME%.sh} of user ${OWNER_USER} (pid $$ on ${HOSTNAME})")
+  [[ $TRANSPORT == container ]] && ! hosts::are_several || VERIFY_ARGS+=(--far)
   VERIFY_MEMBERS=() VERIFY_SECRETS=()
   cli::temp_dir VERIFY_FILES
   job::knobs VERIFY_ARGS VERIFY_MEMBERS "$VERIFY_FILES"

@@ -277,8 +277,8 @@ def test_it_ends_with_its_stdin_but_not_in_the_middle_of_a_submission(holds):
 
 def test_it_ends_when_nothing_more_comes_from_a_network_that_died():
     code = (
-        "import threading, time; from verl_regress.jobs import watch; watch._SILENCE = 0.5\n"
-        "watch.leave_with_the_listener(threading.Lock()); time.sleep(60)\n"
+        "import threading, time; from verl_regress.jobs import watch\n"
+        "watch.leave_with_the_listener(threading.Lock(), 0.5); time.sleep(60)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, env=environment) as process:

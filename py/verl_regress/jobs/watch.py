@@ -19,7 +19,6 @@ from verl_regress.secrets import secret_files
 
 _LOOK_EVERY = 1.0  # seconds between two checks of the job
 _TO_FINISH = 4.0  # seconds
-_SILENCE = 4.5  # seconds without a byte from the caller, which sends one each second (scripts/lib/attached.bash)
 _BEFORE_IT_RUNS = {
     Status.SUBMITTING: "submitting it to Ray",
     Status.PENDING: "waiting for Ray to start its launcher",
@@ -87,16 +86,18 @@ def _await_plan(job: JobDir) -> None:
         time.sleep(_LOOK_EVERY)
 
 
-def leave_with_the_listener(busy: threading.Lock) -> None:
-    """End this process when stdin ends, because no engine tells a command in a container that its terminal is gone, or when nothing
-    comes from it: the network is dead, and a caller that is still there starts another process.
+def leave_with_the_listener(busy: threading.Lock, silence: float | None = None) -> None:
+    """End this process when stdin ends: no engine tells a command in a container that its terminal is gone.
+
+    Also after so many seconds of `silence`, without a byte from it (None: never), because a network may die without a word. A caller
+    that is still there starts another process.
 
     If `busy` is held then, what holds it may take a few seconds to finish; nobody gets it after that.
     """
 
     def leave() -> None:
         end = Exit.UNREACHABLE
-        while select.select([0], [], [], _SILENCE)[0]:
+        while select.select([0], [], [], silence)[0]:
             if not os.read(0, 4096):
                 end = Exit.OWN_ERROR
                 break

@@ -27,6 +27,7 @@ from verl_regress.store.sessions import Session, all_of, named, need_unfinished
 from verl_regress.submit import submit
 
 _SUITE = "suite"  # a member of the stream
+_SILENCE = 4.5  # seconds
 _LEAVES_WITHIN = 10.0  # seconds in which a `run` is gone whose terminal or network is
 
 
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--deadlines", type=watch.Deadlines.parse, required=True)
     run.add_argument("--caller", default="another script", help="who waits for it, for messages")
     run.add_argument("--attached", action="store_true", help="the caller is there as long as stdin is open")
+    run.add_argument("--far", action="store_true", help="over a network, on which the caller sends a byte each second")
     run.add_argument("--again", action="store_true", help="the same caller ran this session before")
 
 
@@ -83,7 +85,7 @@ def _run(root: SharedRoot, args: argparse.Namespace) -> int:
         members = {f"job_spec{number}": spec for number, spec in enumerate(args.spec_name)}
         texts = submit.read_stream({**members, submit.BASE: args.knobs["RAY_BASE_CONFIG"], _SUITE: args.name})
         if args.attached:
-            watch.leave_with_the_listener(busy)
+            watch.leave_with_the_listener(busy, _SILENCE if args.far else None)
         requests = {
             spec: submit.request_of(args, spec, texts[member], {submit.BASE: texts[submit.BASE]})
             for member, spec in members.items()
