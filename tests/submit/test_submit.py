@@ -204,7 +204,6 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
                     ("+data.new=1", "OVERRIDES"),
                 )
             ],
-            "secrets": [],
             "deterministic": True,
             "seed": 5,
             "perturbed": True,

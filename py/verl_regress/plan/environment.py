@@ -52,7 +52,7 @@ class Environment:
     def build(cls, root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> "Environment":
         """The environment of `job`. Raises BadInput for a variable or a secret that a job may not set."""
         variables = _variables(root, request, code_path, job)
-        secrets = (*secret_files.named(request.spec), *map(Secret, request.said.secrets))
+        secrets = secret_files.named(request.spec)
         file = secret_files.file_of(root, request.defaults.cluster, job)
         return cls(
             variables={**variables, **_of_secrets(secrets, variables, file, request.base.origin)},

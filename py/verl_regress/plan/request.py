@@ -23,7 +23,6 @@ class CommandLine:
     code_id: str | None = None
     submission_id: str | None = None
     overrides: tuple[Override, ...] = ()
-    secrets: tuple[str, ...] = ()  # names of secrets in addition to the JobSpec's
     deterministic: bool = False  # the knob DETERMINISTIC
     seed: int | None = None  # the knob TRAIN_SEED
     perturbed: bool = False  # as make verify asks for it
@@ -126,8 +125,7 @@ class Request:
 def of_job(job: JobDir) -> Request:
     """The request for an attempt, as its `config/` records it. Raises RegressError.
 
-    Secrets that only the command line named are left out: their values are no longer available. So is the debugger: it is
-    on only for the attempt that it was asked for.
+    The debugger is off: it is on only for the attempt that it was asked for.
     """
     try:
         return of_files(job.config)
@@ -142,7 +140,8 @@ def of_files(directory: Path) -> Request:
     """The request in the files asked.json, job_spec.yaml (or .json) and ray_config.yaml. Raises BadInput, or OSError."""
     asked = json.loads((directory / "asked.json").read_text(encoding="utf-8"))
     given = directory / "job_spec.yaml"
-    origins, said = asked["origins"], {**asked["said"], "secrets": (), "debugger": None, "debugger_host": None}
+    origins, said = asked["origins"], {**asked["said"], "debugger": None, "debugger_host": None}
+    said.pop("secrets", None)  # of earlier versions
     spec = (given if given.exists() else given.with_suffix(".json")).read_bytes().decode("utf-8")
     base = (directory / "ray_config.yaml").read_bytes().decode("utf-8")
     return Request(
