@@ -6,7 +6,7 @@
     doctor.py without NAME...    what one sees of these faults without the doctor: `make up` without its gate and an SFT job; adds it to the record
     doctor.py write | check      the page is what the record and the doctor's table make; check exits 1 where it is not
 
-Faults need root and a container engine, and some need sshfs, openssh-sftp-server, bindfs and libfaketime.
+Faults need root and a container engine, and some need sshfs, openssh-sftp-server, bindfs and a C compiler.
 """
 
 import json

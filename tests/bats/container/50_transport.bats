@@ -20,7 +20,7 @@ setup() {
   load container_helper
   run make --no-print-directory doctor
   assert_status 0
-  run env PYTHONPATH=py:judge:maintain .venv/bin/python maintain/doctor.py try 'the hosts file says 127.0.1.1' 'a GPU in the head' \
+  run env PYTHONPATH=py:judge:maintain .venv/bin/python maintain/doctor.py try 'its address is called host.docker.internal' 'a GPU in the head' \
     "one port blocked one way (the GCS's, from a worker)" 'the shared root is two directories'
   assert_status 0
   [[ $(grep -c '"found": true' <<<"$output") == 4 ]]
