@@ -53,7 +53,7 @@ acceptance::train_with_secret() {
   set +x
   export ACCEPTANCE_CANARY
   cp -- "$(job::spec_of sft)" "$spec"
-  printf 'secrets:\n  - name: ACCEPTANCE_CANARY\n' >>"$spec"
+  printf '%s\n' 'secrets:' '  - name: ACCEPTANCE_CANARY' 'env_vars: {VERL_REGRESS_OFFLINE: "1"}' >>"$spec"
   cli::part acceptance::_watch
   acceptance::train sft 4 "$spec"
   cli::await_parts

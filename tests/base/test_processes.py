@@ -117,3 +117,27 @@ def test_who_listens_is_known_by_port():
         port = server.getsockname()[1]
         assert processes.listening([port]) == {port: os.getpid()}
     assert processes.listening([1]) == {}
+
+
+def test_the_peers_of_connections_that_our_processes_open(monkeypatch):
+    own, other = os.geteuid(), os.geteuid() + 1
+    rows = [
+        ("0100007F:0016", "00000000:0000", "0A", own),  # listens at port 22
+        ("0100000A:0016", "0900000A:D431", "01", own),  # so this came from outside
+        ("0100000A:D432", "010200C0:0050", "02", own),
+        ("0100000A:D433", "0700000A:18EB", "01", own),
+        ("0100000A:D434", "0800000A:18EB", "06", own),  # over
+        ("0100000A:D435", "0800000A:18EB", "01", other),
+    ]
+    rows6 = [
+        ("B80D0120000000000000000001000000:D436", "B80D0120000000000000000002000000:01BB", "02", own),
+        ("0000000000000000FFFF00000100000A:D437", "0000000000000000FFFF00000600000A:0050", "01", own),
+    ]
+    tables = {"tcp": rows, "tcp6": rows6}
+
+    def lines(table):
+        return [f"0: {local} {peer} {state} 0:0 0:0 0 {uid} 0" for local, peer, state, uid in tables[table.name]]
+
+    monkeypatch.setattr(processes, "_lines", lines)
+    monkeypatch.setattr(processes.sys, "byteorder", "little")
+    assert processes.peers() == {"192.0.2.1:80", "10.0.0.7:6379", "2001:db8::2:443", "10.0.0.6:80"}

@@ -15,7 +15,10 @@ from streams import tar
 from verl_regress.session import acceptance, leaks
 
 CANARY = "0123456789abcdef0123456789abcdef01234567"
-INSTALLATION, TRAINING = ["sft", "secrets", "prepare", "bundles", "directories"], ["grpo", "ppo", "resume", "verify"]
+INSTALLATION, TRAINING = (
+    ["sft", "secrets", "prepare", "bundles", "directories", "egress"],
+    ["grpo", "ppo", "resume", "verify"],
+)
 LOGS = {
     "sft.log": "changed submitted sft-1\n",
     "prepare.log": "skip    datasets/sums (exists, same source)\n",
@@ -67,8 +70,10 @@ def job(make_job, ray):
 def accept(run, shared, stdin, job, ray, monkeypatch):
     """Begins a report, lets both nodes watch the job sft-1, and reports; `change` is called before the report. Returns its results."""
 
-    def accept(logs=None, steps=None, change=lambda found: None):
+    def accept(logs=None, steps=None, change=lambda found: None, peers=(), planted=("192.0.2.1:9",)):
         found = job("sft-1")
+        monkeypatch.setattr(acceptance.processes, "peers", lambda: set(peers))
+        monkeypatch.setattr(acceptance, "_plant", lambda: list(planted))
         known = [path.name for path in sorted(shared.jobs.iterdir())]
         ray.knows(*({"submission_id": name, "job_id": "02", "status": "SUCCEEDED"} for name in known))
         directory = shared.acceptance / run("acceptance", "begin").out.strip()
@@ -108,7 +113,7 @@ def test_an_installation_that_keeps_its_promises(accept):
     assert (said.outcome.status, failed(said)) == (0, {})
     assert [name for name, (word, _) in said.results.items() if word == "ok"] == INSTALLATION
     assert [name for name, (word, _) in said.results.items() if word == "not run"] == TRAINING
-    assert "5 checks passed, 0 failed, 4 not run (exit status 0)\n" in said.outcome.out
+    assert "6 checks passed, 0 failed, 4 not run (exit status 0)\n" in said.outcome.out
     assert "ok      sft         SFT trains to its end (sft-1: 3 steps, 7 s)\n" in said.outcome.out
     assert [node["name"] for node in said.report["nodes"]] == ["head", "worker-0"]
 
@@ -126,6 +131,29 @@ def test_the_file_to_send_has_the_records_and_no_secret(accept):
     assert files["logs/bundles.log"] == "it is <secret ACCEPTANCE_CANARY>\n"
     assert files["jobs/sft-1/logs/driver.log"].endswith("<secret ACCEPTANCE_CANARY>\n")
     assert CANARY not in "".join(files.values())
+
+
+def test_what_a_job_and_a_node_ask_for_outside_is_counted_and_named(accept):
+    def asks(job):
+        hosts = ["hub.example.org:443", "192.0.2.1:80", "head:6379", "127.0.0.1:1", "10.0.0.2:6379"]
+        write(job.reports / "egress-w-1.json", json.dumps({"asked": hosts}))
+
+    said = accept(change=asks, peers=["2001:db8::1:443", "127.0.0.1:6379"])
+    assert failed(said) == {
+        "egress": [
+            "the process w-1 asked for hub.example.org:443",
+            "the process w-1 asked for 192.0.2.1:80",
+            "head had a connection to 2001:db8::1:443",
+            "worker-0 had a connection to 2001:db8::1:443",
+        ]
+    }
+    assert "(4 of 9 connections left; on 2 nodes a planted one was noticed)" in said.outcome.out
+
+
+def test_a_node_that_does_not_notice_a_planted_connection_proves_nothing(accept):
+    assert failed(accept(planted=()))["egress"] == [
+        f"on {name} the planted connection to 192.0.2.1:9 was not noticed" for name in ("head", "worker-0")
+    ]
 
 
 TRAINED = {"grpo": 0, "ppo": 0, "resume": 0, "verify": 9}

@@ -8,6 +8,7 @@ so that it works before the helper is there and when the shared root is gone: st
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
 import signal
@@ -21,6 +22,8 @@ MARK = "VERL_REGRESS_RAY"
 _START = "--disable-usage-stats"  # an argument of cluster.bash; `ray start` passes it to nothing that keeps running
 _GRACE = 5.0  # seconds between asking a process to end and killing it
 _LOOK_EVERY = 0.1
+_OPENED = ("01", "02")  # of a connection in /proc/net/tcp: established, or asked for (include/net/tcp_states.h)
+_LISTEN = "0A"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
@@ -77,6 +80,29 @@ def ours(cluster: str) -> dict[int, str]:
     sessions = {found[pid].session for pid in marked}
     sessions -= found.keys() - marked  # not led by one of ours: a login, say
     return {pid: row.command for pid, row in found.items() if pid in marked or row.session in sessions}
+
+
+def peers() -> set[str]:
+    """ADDRESS:PORT of each TCP connection that our user's processes have opened on this node, or are opening."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in _lines(Path("/proc/self/net") / name)]
+    listening = {row[1].rpartition(":")[2] for row in rows if row[3] == _LISTEN}
+    found = set()
+    for row in rows:
+        address, port = row[2].split(":")
+        if row[3] in _OPENED and row[7] == str(os.geteuid()) and row[1].rpartition(":")[2] not in listening:
+            found.add(f"{_address(address)}:{int(port, 16)}")
+    return found
+
+
+def _lines(table: Path) -> list[str]:
+    return table.read_text(encoding="ascii").splitlines()[1:] if table.exists() else []
+
+
+def _address(hexadecimal: str) -> str:
+    """Each group of four bytes is a number of this machine."""
+    groups = [int(hexadecimal[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(hexadecimal), 8)]
+    address = ipaddress.ip_address(b"".join(groups))
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _look(path: Path) -> Process | None:

@@ -2,22 +2,27 @@
 
 import argparse
 import io
+import ipaddress
 import os
 import re
+import socket
 import stat
+import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from verl_regress import __version__
-from verl_regress.base import say, trust
+from verl_regress.base import processes, say, trust
 from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.files import as_json, now, read_json, write_atomically
-from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.cluster import nodes, ray_api
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, progress
@@ -28,6 +33,7 @@ from verl_regress.store.sessions import new_directory
 _CANARY = "ACCEPTANCE_CANARY"  # the secret of the first job (scripts/lib/acceptance.bash)
 _LONGEST = 3600.0  # seconds for which a node waits for the start of a job, and then for its end
 _LOOK_EVERY = 0.5
+_NOWHERE = ("192.0.2.1", 9)  # an address that no machine has (RFC 5737)
 _LEFT_OUT = "logs, death_cause"  # of a bundle of a job whose secrets are gone (jobs/debug.py)
 _NEEDED = ("config/resolved.json", "logs/driver.log", "state/ended")  # in the tar of a bundle
 
@@ -88,16 +94,32 @@ def _prepared(root: SharedRoot) -> dict[str, list[int]]:
 def _watch(job: JobDir, secrets: leaks.Written) -> dict[str, Any]:
     """What this node showed until the job was over, and what Ray has written here. Only looks while it trained count."""
     end, looks, most = time.monotonic() + _LONGEST, 0, 0
-    found: set[str] = set()
+    found, peers = set[str](), set[str]()
     while job.read_state("ended") is None and time.monotonic() < end:
         has_started = job.read_state("started") is not None
         if has_started and not looks:
             end = time.monotonic() + _LONGEST
         count, shown = leaks.in_processes(secrets)
-        looks, most, found = looks + has_started, max(most, count), found | shown
+        looks, most, found, peers = looks + has_started, max(most, count), found | shown, peers | processes.peers()
         time.sleep(_LOOK_EVERY)
     logs = leaks.in_logs_here(secrets)
-    return {"looks": looks, "processes": most, "files": logs["files"], "found": sorted(found) + logs["found"]}
+    shown_here = {"looks": looks, "processes": most, "files": logs["files"], "found": sorted(found) + logs["found"]}
+    return {**shown_here, "hosts": [socket.gethostname()], "peers": sorted(peers), "planted": _plant()}
+
+
+def _plant() -> list[str]:
+    """What py/hooks/egress.py hears of a process on this node that does ask for a host outside: without this, no count means anything."""
+    with TemporaryDirectory() as job:
+        variables = {
+            "PYTHONPATH": str(HELPER_DIR / "py/hooks"),
+            "VERL_REGRESS_OFFLINE": "1",
+            "VERL_REGRESS_JOB_DIR": job,
+        }
+        asks = f"import socket; socket.setdefaulttimeout(0.2); socket.socket().connect_ex({_NOWHERE!r})"
+        subprocess.run(
+            [sys.executable, "-c", asks], env={**os.environ, **variables}, stderr=subprocess.DEVNULL, check=False
+        )
+        return [one for _, one in _asked(JobDir(Path(job)))]
 
 
 @dataclass(frozen=True)
@@ -209,6 +231,43 @@ def _no_leak(done: Done, step: str) -> tuple[list[str], str]:
     )
 
 
+def _asked(job: JobDir) -> list[tuple[str, str]]:
+    """The process and the host of each report of py/hooks/egress.py."""
+    reports = sorted(job.reports.glob("egress-*.json"))
+    return [(path.stem.removeprefix("egress-"), host) for path in reports for host in (read_json(path) or {})["asked"]]
+
+
+def _nothing_left(done: Done, step: str) -> tuple[list[str], str]:
+    """No process of the job asked for a host that is no node, and no program on a node had a connection to one."""
+    job, inside = done.job(step), {"localhost"}
+    seen = {}
+    for node in evidence.nodes(done.api):
+        seen[node["name"]] = read_json(done.directory / f"node-{node['name']}.json") or {}
+        inside |= {
+            node["address"],
+            node["name"],
+            f"{done.cluster}-{node['name']}",
+            *seen[node["name"]].get("hosts", ()),
+        }
+    asked = [(f"the process {process} asked for", host) for process, host in _asked(job)]
+    asked += [(f"{name} had a connection to", host) for name, one in seen.items() for host in one.get("peers", ())]
+    problems = [f"{who} {host}" for who, host in asked if not _is_inside(host, inside)]
+    planted = ":".join(map(str, _NOWHERE))
+    problems += [
+        f"on {name} the planted connection to {planted} was not noticed"
+        for name, one in seen.items()
+        if one and planted not in one["planted"]
+    ]
+    return problems, f"{len(problems)} of {len(asked)} connections left; on {len(seen)} nodes a planted one was noticed"
+
+
+def _is_inside(named: str, inside: Collection[str]) -> bool:
+    host = named.rpartition(":")[0] if named.rpartition(":")[2].isdigit() else named
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback or host in inside
+    return host in inside or host.partition(".")[0] in {name.partition(".")[0] for name in inside}
+
+
 def _prepare_skips(done: Done, step: str) -> tuple[list[str], str]:
     before, after = read_json(done.directory / "prepared.json") or {}, _prepared(done.root)
     said = done.log(step).splitlines()
@@ -270,6 +329,7 @@ CHECKS = (
     Check("installation", "prepare", "a second 'make prepare' skips, and changes no file that was there", "prepare", _prepare_skips),
     Check("installation", "bundles", "debug bundles of that job are complete", "bundles", _bundles),
     Check("installation", "directories", "what a job writes is its own: nobody else can change it, and no other place shares it", "sft", _directories),
+    Check("egress", "egress", "neither that job nor a node asked for a host outside the cluster", "sft", _nothing_left),
     Check("training", "grpo", "GRPO trains to its end", "grpo", _trained),
     Check("training", "ppo", "PPO trains to its end", "ppo", _trained),
     Check("training", "resume", "PPO continues from its checkpoint", "resume", _trained),
