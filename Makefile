@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says
-override targets := help check build up doctor down prepare snapshot submit slurm export wait jobs resume retry stop debug gc logs status verify bisect acceptance report history dashboard tunnel debugger quickstart test version dist
+override targets := help check build up doctor down prepare snapshot submit slurm export wait jobs resume retry stop debug gc logs status verify bisect acceptance report history dashboard tunnel debugger quickstart test version dist kit unkit
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
@@ -121,6 +121,12 @@ quickstart: .quickstart-host ## from a bare machine to a trained job on a cluste
 	@scripts/50_status.sh
 	@scripts/53_fidelity.sh
 	@scripts/dev/phases.sh
+
+##@ Without a way out
+kit: ## one file with all that a machine without network needs: packages, node images, verl, data, model [KIT=cpu,gpu, CHECK=1]
+	@scripts/68_kit.sh
+unkit: ## install from that file alone, then quickstart, test and verify run without network [KIT=FILE, CHECK=1]
+	@scripts/69_unkit.sh
 
 ##@ Development
 test: ## lint, unit, contract, rules, pytest: no engine, no network once set up

@@ -6,7 +6,7 @@
 #
 # Knobs: BASE_IMAGE, TORCH_INDEX_URL, NODE_IMAGE (use that image, build nothing).
 # The packages are downloaded on the host into ${WORKDIR}/cache/wheelhouse, with the host's pip configuration; the build itself
-# needs no network. To build without a network, copy that folder (and the base image).
+# needs no network. Where there is none, use a kit (docs/air-gap.md).
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with --name "$@"
 env::load

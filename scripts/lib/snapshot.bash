@@ -66,23 +66,29 @@ snapshot::_create() {
 # snapshot::pypi_cache VERSION: where pip's download is kept.
 snapshot::pypi_cache() { printf '%s/cache/verl/pypi-%s\n' "$WORKDIR" "$1"; }
 
+# snapshot::ensure_fetched VERSION: pip's download of that release is in its cache.
+snapshot::ensure_fetched() {
+  local cache temporary
+  cache=$(snapshot::pypi_cache "$1")
+  [[ ! -d $cache ]] || return 0
+  venv::ensure
+  mkdir -p "${WORKDIR}/cache/verl"
+  temporary=$(mktemp -d "${cache}.XXXXXX.tmp")
+  cli::on_exit rm -rf -- "$temporary"
+  log::while "fetching verl $1" log::size "$temporary" -- \
+    "${VENV_DIR}/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile \
+    --target "$temporary" "verl==$1" >&2 ||
+    cli::die 2 "verl==$1 (from ${SNAPSHOT_KNOB}=pypi:$1) could not be fetched by pip, which says why above: check the version, or the package index of this host."
+  chmod 755 "$temporary"
+  mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been faster
+  log::changed "fetched verl $1 into ${cache}"
+}
+
 snapshot::_from_pypi() {
-  local code_id=$1 source=$2 version=$3 cache temporary info metadata=()
+  local code_id=$1 source=$2 version=$3 cache info metadata=()
   if snapshot::is_same "$code_id" "$source" "$version"; then return; fi
+  snapshot::ensure_fetched "$version"
   cache=$(snapshot::pypi_cache "$version")
-  if [[ ! -d $cache ]]; then
-    venv::ensure
-    mkdir -p "${WORKDIR}/cache/verl"
-    temporary=$(mktemp -d "${cache}.XXXXXX.tmp")
-    cli::on_exit rm -rf -- "$temporary"
-    log::while "fetching verl ${version}" log::size "$temporary" -- \
-      "${VENV_DIR}/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile \
-      --target "$temporary" "verl==${version}" >&2 ||
-      cli::die 2 "verl==${version} (from ${SNAPSHOT_KNOB}=${source}) could not be fetched by pip, which says why above: check the version, or the package index of this host."
-    chmod 755 "$temporary"
-    mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been faster
-    log::changed "fetched verl ${version} into ${cache}"
-  fi
   for info in "$cache"/verl-*.dist-info; do
     [[ ! -f $info/METADATA ]] || metadata=(-C "$info" --transform "s,^METADATA\$,${SNAPSHOT_METADATA}," METADATA)
   done

@@ -22,7 +22,7 @@ image::name() {
     # One by one, because as an argument a file that cannot be read would be an empty one, and the name another image's.
     build=$(<"${REPO_DIR}/docker/Dockerfile")
     wheels=$(image::_wheels)
-    printf 'verl-regress-node:%s\n' "$(image::_hash "$BASE_IMAGE" "$build" "$wheels")"
+    printf 'verl-regress-node:%s\n' "$(image::hash "$BASE_IMAGE" "$build" "$wheels")"
   fi
 }
 
@@ -58,46 +58,46 @@ image::_make() {
 }
 
 image::_ensure_inputs() {
-  cli::part image::_ensure_wheelhouse
+  cli::part image::ensure_wheelhouse
   cli::part image::_ensure_base "$1/base"
   cli::await_parts
 }
 
 # --- the wheelhouse: every package as a wheel, downloaded on the host with the host's own pip configuration
 
-image::_wheelhouse() {
+image::wheelhouse() {
   local wheels
   wheels=$(image::_wheels)
-  printf '%s/cache/wheelhouse/%s\n' "$WORKDIR" "$(image::_hash "$wheels")"
+  printf '%s/cache/wheelhouse/%s\n' "$WORKDIR" "$(image::hash "$wheels")"
 }
 
-# image::_requirements: the file, without its ending, that names the packages: those for NVIDIA's GPUs, or for CPUs.
-image::_requirements() {
+# image::requirements: the file, without its ending, that names the packages: those for NVIDIA's GPUs, or for CPUs.
+image::requirements() {
   local which=''
   [[ $PROFILE != gpu ]] || which=-gpu
   printf '%s/docker/requirements%s\n' "$REPO_DIR" "$which"
 }
 
 # image::_torch: torch as pip wants it. It alone has no hash: TORCH_INDEX_URL, or this machine's pip, says which build it is.
-image::_torch() { grep '^torch==' "$(image::_requirements).in"; }
+image::_torch() { grep '^torch==' "$(image::requirements).in"; }
 
 # The inputs that decide which wheels are downloaded.
 image::_wheels() {
   printf '%s\n' "$(uname -m)" "$TORCH_INDEX_URL"
   image::_torch
-  grep -hv '^#' "$(image::_requirements).lock" "${REPO_DIR}/docker/verl.lock"
+  grep -hv '^#' "$(image::requirements).lock" "${REPO_DIR}/docker/verl.lock"
 }
 
-image::_ensure_wheelhouse() {
+image::ensure_wheelhouse() {
   local house new
-  house=$(image::_wheelhouse)
+  house=$(image::wheelhouse)
   if [[ -d $house ]]; then
     log::skip "wheelhouse ${house} (exists, same inputs)"
     return
   fi
   venv::ensure
   new="${house}.tmp.$$"
-  log::info "fetching the packages of the node image into ${house}: $(sed -n 's/^# Size: //p' "$(image::_requirements).in")"
+  log::info "fetching the packages of the node image into ${house}: $(sed -n 's/^# Size: //p' "$(image::requirements).in")"
   cli::on_exit rm -rf -- "$new"
   mkdir -p "${new}/tmp"
   TMPDIR="${new}/tmp" image::_fetch_wheels "$new"
@@ -110,7 +110,7 @@ image::_ensure_wheelhouse() {
 # built here.
 image::_fetch_wheels() {
   local house=$1 minor source lock target=(--python-version 3.11 --implementation cp)
-  lock=$(image::_requirements).lock
+  lock=$(image::requirements).lock
   for minor in {36..17}; do target+=(--platform "manylinux_2_${minor}_$(uname -m)"); done
   target+=(--platform "manylinux2014_$(uname -m)")
   image::_pip download --no-deps --require-hashes "${target[@]}" --dest "$house" --requirement "$lock" --requirement "${REPO_DIR}/docker/verl.lock"
@@ -127,7 +127,7 @@ image::_fetch_wheels() {
 
 image::_pip() {
   venv::pip "${TMPDIR}/pip" "$@" ||
-    cli::die 1 "pip could not fetch the packages of the node image, $(basename "$(image::_requirements)").lock in docker/ (its output is above): check the network and this machine's pip configuration."
+    cli::die 1 "pip could not fetch the packages of the node image, $(basename "$(image::requirements)").lock in docker/ (its output is above): check the network and this machine's pip configuration."
 }
 
 # --- the base: BASE_IMAGE by name, or one made from this distribution's own packages
@@ -149,7 +149,7 @@ image::_ensure_base() {
 # image::_pull IMAGE LOG
 image::_pull() { timeout --foreground 7200 docker pull "$1" >"$2" 2>&1; }
 
-image::_codename() {
+image::codename() {
   # shellcheck disable=SC1091  # the machine's own file
   . /etc/os-release && printf '%s' "${VERSION_CODENAME:-unknown}"
 }
@@ -161,7 +161,7 @@ image::_base_packages() {
 }
 
 image::_own_base() {
-  printf 'verl-regress-base:%s\n' "$(image::_hash "$(image::_codename)" "$(uname -m)" "$(image::_base_packages)")"
+  printf 'verl-regress-base:%s\n' "$(image::hash "$(image::codename)" "$(uname -m)" "$(image::_base_packages)")"
 }
 
 # image::_ensure_own_base BASE LOG
@@ -171,7 +171,7 @@ image::_ensure_own_base() {
     log::skip "base image ${base} (exists; BASE_IMAGE=${BASE_IMAGE} could not be pulled)"
     return
   fi
-  codename=$(image::_codename)
+  codename=$(image::codename)
   image::_need_mmdebstrap "$codename"
   # shellcheck disable=SC2016  # apt's own placeholder
   mirror=$(apt-get indextargets --format '$(REPO_URI)' "Release: ${codename}" 'Component: main' 'Created-By: Packages' | sed -n 1p)
@@ -200,7 +200,7 @@ image::_build() {
   local image=$1 base=$2 said
   cli::temp_dir said
   log::info "building ${image} on ${base}"
-  log::while 'installing the packages' -- image::_run_build "$image" "$base" "$(image::_wheelhouse)" "${said}/build" || {
+  log::while 'installing the packages' -- image::_run_build "$image" "$base" "$(image::wheelhouse)" "${said}/build" || {
     tail -n 20 -- "${said}/build" >&2
     cli::die 1 "Building ${image} with docker/Dockerfile failed; its last lines are above."
   }
@@ -218,4 +218,4 @@ image::_run_build() {
   fi >"$log" 2>&1
 }
 
-image::_hash() { printf '%s\n' "$@" | sha256sum | cut -c1-12; }
+image::hash() { printf '%s\n' "$@" | sha256sum | cut -c1-12; }

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# 69_unkit: installs from a kit alone (scripts/68_kit.sh), on a machine that needs no network, no package and no cache; then `make quickstart`,
+# `make test` and `make verify` run there. Checks the kit and every hash in it before it writes anything. Interrupted, run it again.
+#
+#   KIT=FILE scripts/69_unkit.sh             where there is no make yet
+#   CHECK=1 KIT=FILE scripts/69_unkit.sh     only check the kit
+#
+# It unpacks the kit into ${WORKDIR}/kit, installs missing packages with apt-get (root or sudo), Compose v2 and an engine if none answers, makes
+# .venv, loads the node images, and puts verl, data and models into WORKDIR. Jobs get variables that keep them from asking other hosts
+# (env/local.env).
+#
+# Knobs: KIT CHECK
+source "$(dirname "$0")/lib/regress.bash"
+# shellcheck source=scripts/dev/host.bash
+source "${REPO_DIR}/scripts/dev/host.bash"
+# shellcheck source=scripts/dev/unkit.bash
+source "${REPO_DIR}/scripts/dev/unkit.bash"
+cli::begin "$@"
+env::load_knobs
+WORKDIR=$(realpath -m -- "$WORKDIR")
+unkit::read
+unkit::need_same
+unkit::need_space
+unkit::need_whole
+[[ -z $CHECK ]] || exit 0
+unkit::unpack
+unkit::need_engine
+unkit::install
+unkit::put
+unkit::keep_offline

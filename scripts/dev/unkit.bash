@@ -1,0 +1,152 @@
+# unkit: `make unkit`: an installation from a kit alone (kit.bash). All checks come before anything is written.
+# shellcheck shell=bash
+
+declare -gA UNKIT_FACTS=() # what the manifest's head says
+
+# unkit::read: the kit's manifest, in UNKIT_DIR, and its facts.
+unkit::read() {
+  local name value
+  [[ -n $KIT ]] || cli::die 2 "KIT is empty: name the file that 'make kit' made, as in 'make unkit KIT=FILE'."
+  cli::temp_dir UNKIT_DIR
+  tar -C "$UNKIT_DIR" -xf "$KIT" --occurrence=1 MANIFEST MANIFEST.sha256 2>/dev/null || true
+  (cd "$UNKIT_DIR" && sha256sum --quiet --check MANIFEST.sha256) >/dev/null 2>&1 ||
+    cli::die 2 "KIT=$(cli::shown "$KIT") (from ${ENV_ORIGIN[KIT]}) is not a whole kit: name the file that 'make kit' made, and copy it again if it is that one."
+  while IFS=$'\t' read -r name value; do UNKIT_FACTS[$name]=$value; done < <(sed -n 's/^# //p' "${UNKIT_DIR}/MANIFEST")
+}
+
+# unkit::need_same: the kit was made for a machine like this one, and for this checkout.
+unkit::need_same() {
+  local python=${UNKIT_FACTS[python]}
+  [[ -z $(command -v python3) ]] || python=$(kit::python) # else the kit brings it
+  unkit::_need machine 'the architecture' "$(uname -m)"
+  unkit::_need system 'the distribution' "$(kit::system)"
+  unkit::_need python 'Python' "$python"
+  [[ ${UNKIT_FACTS[locks]} == "$(kit::locks)" ]] ||
+    cli::die 2 "KIT=${KIT} (from ${ENV_ORIGIN[KIT]}) has other packages than this checkout wants: unpack the project that it contains ('tar -xOf KIT project.tar.gz'), and run this there."
+}
+
+# unkit::_need FACT WHAT HERE
+unkit::_need() {
+  [[ ${UNKIT_FACTS[$1]} == "$3" ]] ||
+    cli::die 2 "KIT=${KIT} (from ${ENV_ORIGIN[KIT]}) is for ${2} ${UNKIT_FACTS[$1]}, and this machine has $3: make a kit on a machine that has $3, too."
+}
+
+# unkit::need_whole: every file of the kit has the hash that the manifest gives.
+unkit::need_whole() {
+  local wrong
+  # shellcheck disable=SC2016  # expanded by the shell that tar starts for each file
+  log::while 'computing the hashes of the kit' -- tar -xf "$KIT" --to-command='printf "%s\t%s\n" "$TAR_FILENAME" "$(sha256sum | cut -c1-64)"' \
+    >"${UNKIT_DIR}/found" 2>"${UNKIT_DIR}/said" ||
+    cli::die 2 "KIT=${KIT} (from ${ENV_ORIGIN[KIT]}) is cut off or damaged ($(head -n 1 "${UNKIT_DIR}/said")): copy it again."
+  wrong=$(comm -3 <(grep -v '^MANIFEST' "${UNKIT_DIR}/found" | LC_ALL=C sort) <(grep -v '^#' "${UNKIT_DIR}/MANIFEST" | cut -f1,5 | LC_ALL=C sort) |
+    awk -F '\t' '{ print $1 == "" ? $2 : $1; exit }')
+  [[ -z $wrong ]] ||
+    cli::die 2 "KIT=${KIT} (from ${ENV_ORIGIN[KIT]}) is damaged: ${wrong} does not have the hash of the manifest; copy the kit again."
+  log::ok "the kit is whole: $(grep -vc '^#' "${UNKIT_DIR}/MANIFEST") files"
+}
+
+# unkit::need_space: to unpack it, and for what is installed from it, which may be on another file system.
+unkit::need_space() {
+  local dir=$WORKDIR need=${UNKIT_FACTS[bytes]} free
+  until [[ -d $dir ]]; do dir=$(dirname -- "$dir"); done
+  free=$(df --output=avail -B1 -- "$dir" | tail -n 1)
+  [[ $(df --output=target -- "$dir") != "$(df --output=target -- "${HOST_ROOT}/")" ]] || need=$((need + UNKIT_FACTS[installed]))
+  ((free > need)) ||
+    cli::die 1 "Unpacking and installing the kit needs $(kit::size "$need"), and ${dir} has $(kit::size "$free") free: make space, or set another WORKDIR (from ${ENV_ORIGIN[WORKDIR]})."
+}
+
+# unkit::unpack: the kit is in ${WORKDIR}/kit. Sets HOST_KIT and what apt-get and pip need to take everything from there.
+unkit::unpack() {
+  local url
+  HOST_KIT="${WORKDIR}/kit"
+  if cmp -s "${UNKIT_DIR}/MANIFEST" "${HOST_KIT}/MANIFEST"; then
+    log::skip "${HOST_KIT} (unpacked, same kit)"
+  else
+    rm -rf -- "$HOST_KIT" "${HOST_KIT}.partial"
+    mkdir -p "${HOST_KIT}.partial"
+    log::while 'unpacking' log::size "${HOST_KIT}.partial" -- tar -C "${HOST_KIT}.partial" --no-same-owner -xf "$KIT" ||
+      cli::die 1 "The kit could not be unpacked into ${HOST_KIT}.partial (the reason is above): make space there, and run this again."
+    mv -T -- "${HOST_KIT}.partial" "$HOST_KIT"
+    log::changed "unpacked ${KIT} into ${HOST_KIT}"
+  fi
+  url="file://${HOST_KIT// /%20}"
+  mkdir -p "${HOST_KIT}/lists/partial"
+  printf 'deb [trusted=yes] %s/debs ./\n' "$url" >"${HOST_KIT}/sources.list"
+  # shellcheck disable=SC2034  # scripts/dev/host.bash reads it
+  HOST_APT=(-o "Dir::Etc::sourcelist=${HOST_KIT}/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=${HOST_KIT}/lists"
+    -o APT::Sandbox::User=root -o Acquire::Languages=none)
+  export PIP_NO_INDEX=1 PIP_FIND_LINKS="${url}/wheels" PIP_CONFIG_FILE=/dev/null
+}
+
+# unkit::need_engine: an engine that is there already serves the kit's Compose. Asked before anything is installed.
+unkit::need_engine() {
+  local said
+  ! host::is_compose_there && host::is_engine_answering || return 0
+  said=$("${HOST_KIT}/wheels/docker-compose" ls 2>&1) ||
+    cli::die 1 "The container engine $(docker version --format '{{.Server.Version}}') does not serve the kit's Compose ($(tail -n 1 <<<"$said")): install a newer engine, or your distribution's Compose v2."
+}
+
+# unkit::install: packages, .venv, Compose, and an engine if there is none, as scripts/dev/bootstrap_host.sh does it.
+unkit::install() {
+  host::look_for_tools
+  host::look_for_engine
+  host::print_plan
+  host::need_means
+  host::ensure_packages
+  host::ensure_python --engine
+  host::ensure_engine
+}
+
+# unkit::put: node images, wheels for another one, verl, data and models, where the other commands look for them.
+unkit::put() {
+  local file place what
+  engine::choose
+  while IFS=$'\t' read -r file what; do
+    if image::is_present "$what"; then
+      log::skip "node image ${what} (exists)"
+    else
+      log::while "loading ${what}" -- docker load --quiet --input "${HOST_KIT}/${file}" >/dev/null
+      log::changed "node image ${what}"
+    fi
+  done < <(sed -n 's/^\(images\/[^\t]*\)\tnode image \([^\t]*\)\t.*/\1\t\2/p' "${HOST_KIT}/MANIFEST")
+  for place in "$HOST_KIT"/wheelhouse/*; do
+    [[ ! -d $place ]] || unkit::_put "cache/wheelhouse/${place##*/}" cp -al -- "${place}/."
+  done
+  while IFS= read -r file; do
+    place=${file#trees/}
+    unkit::_put "${place%.tar}" unkit::_untar "${HOST_KIT}/${file}"
+  done < <(sed -n 's/^\(trees\/[^\t]*\)\t.*/\1/p' "${HOST_KIT}/MANIFEST")
+}
+
+unkit::_untar() { tar --no-same-owner -C "$2" -xf "$1"; }
+
+# unkit::_put PLACE COMMAND...: COMMAND fills a directory, its last argument, which becomes PLACE in WORKDIR.
+unkit::_put() {
+  local place="${WORKDIR}/$1" new="${WORKDIR}/$1.partial"
+  if [[ -e $place ]]; then
+    log::skip "${place} (exists)"
+    return
+  fi
+  rm -rf -- "$new"
+  mkdir -p "$new"
+  "${@:2}" "$new"
+  (($(id -u) != 0)) || chown -R --reference="$WORKDIR" -- "$new"
+  mv -T -- "$new" "$place"
+  log::changed "$place"
+}
+
+# unkit::keep_offline: jobs get the variables that keep what they use from asking other hosts.
+unkit::keep_offline() {
+  local line lines=()
+  for line in "${UNKIT_OFFLINE[@]}"; do
+    grep -qsxF -- "export ${line}" env/local.env || lines+=("export ${line}")
+  done
+  if ((${#lines[@]} == 0)); then
+    log::skip 'env/local.env (has the offline variables)'
+    return
+  fi
+  printf '%s\n' '# from make unkit: jobs ask no host outside the cluster' "${lines[@]}" >>env/local.env
+  log::changed "env/local.env: jobs get ${lines[*]#export }"
+}
+readonly UNKIT_OFFLINE=(VERL_REGRESS_OFFLINE=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 WANDB_MODE=offline
+  RAY_USAGE_STATS_ENABLED=0)

@@ -1,0 +1,234 @@
+# lifecycle/kit: `make kit`: one file with all that an installation without a way out needs. What is fetched for it stays in
+# ${WORKDIR}/cache/kit, so an interrupted run goes on there. scripts/dev/unkit.bash unpacks it.
+# shellcheck shell=bash
+
+# All packages that scripts/dev/host.bash may want for `make quickstart`.
+readonly KIT_PACKAGES=(make jq parallel python3 python3-venv openssh-client docker.io iptables mmdebstrap)
+# The bytes of what has no size before it is fetched: the wheels of requirements-dev.lock with Compose, and one release of verl.
+readonly KIT_BYTES_TOOLS=130000000 KIT_BYTES_VERL=20000000
+
+# kit::find: what will be in the kit, in the file "parts" of KIT_FACTS: KIND, NAME, BYTES, PROFILE; and what it will lack, in "lacking".
+kit::find() {
+  local profile profiles=${KIT:-$PROFILE}
+  profiles=${profiles//[, ]/ }
+  KIT_VERSION=$(sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' "${REPO_DIR}/py/verl_regress/__init__.py")
+  KIT_STAGE="${WORKDIR}/cache/kit/$(kit::locks)-$(uname -m)"
+  KIT_FILE="build/dist/verl-regress-${KIT_VERSION}-kit-${profiles// /-}-$(uname -m).tar"
+  cli::temp_dir KIT_FACTS
+  : >"${KIT_FACTS}/lacking"
+  engine::choose
+  kit::_find_debs
+  kit::_part tools 'requirements-dev.lock and Compose' "$KIT_BYTES_TOOLS" "${KIT_STAGE}/wheels"
+  for profile in $profiles; do
+    [[ $profile =~ ^(cpu|gpu)$ ]] ||
+      cli::die 2 "KIT='$(cli::shown "$KIT")' (from ${ENV_ORIGIN[KIT]}) is not usable: name the locks of docker/ whose packages the kit shall have, cpu, gpu or cpu,gpu."
+    (env::take_profile "$profile" && kit::_find_for_profile)
+  done
+  LC_ALL=C sort -u -t $'\t' -k 1,2 -o "${KIT_FACTS}/parts" "${KIT_FACTS}/parts"
+}
+
+# kit::locks: a hash of what decides which packages a checkout wants: a kit is for checkouts with the same ones.
+kit::locks() { image::hash "$(cat -- "$VENV_LOCK" "${REPO_DIR}"/docker/*.lock "${REPO_DIR}"/docker/*.in | sha256sum)"; }
+
+# kit::system: the distribution and its release, as "debian bookworm".
+kit::system() {
+  # shellcheck disable=SC1091  # the machine's own file
+  . "${HOST_ROOT}/etc/os-release" && printf '%s %s\n' "$ID" "${VERSION_CODENAME:-${VERSION_ID:-}}"
+}
+
+# kit::python: this machine's, as 3.11.
+kit::python() { python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
+
+kit::size() { numfmt --to=si --suffix=B "$1"; }
+
+# kit::_part KIND NAME BYTES [PATH]: with the size of PATH instead, if it exists.
+kit::_part() {
+  local bytes=$3
+  [[ ! -e ${4-} ]] || bytes=$(du -sbL -- "$4" | cut -f1)
+  printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$bytes" "$PROFILE" >>"${KIT_FACTS}/parts"
+}
+
+kit::_lack() { printf '%s\n' "$1" >>"${KIT_FACTS}/lacking"; }
+
+kit::_find_for_profile() {
+  local image house knob bytes
+  house=$(image::wheelhouse)
+  bytes=$(sed -n 's/^# Size: \([0-9.]*\) \([GM]\)B.*/\1\2/p' "$(image::requirements).in" | numfmt --from=si)
+  kit::_part wheelhouse "${house##*/}" "$bytes" "$house"
+  image=$(image::name)
+  if image::is_present "$image"; then
+    kit::_part image "$image" "$(docker image inspect --format '{{.Size}}' "$image")"
+  else
+    kit::_lack "the node image ${image}, which is not on this machine: run 'make build PROFILE=${PROFILE}'"
+  fi
+  for knob in VERL_SOURCE CODE_A CODE_B; do
+    case ${!knob} in
+      pypi:*) kit::_part verl "${!knob#pypi:}" "$KIT_BYTES_VERL" "$(snapshot::pypi_cache "${!knob#pypi:}")" ;;
+      *:*) kit::_lack "${knob}=${!knob} (from ${ENV_ORIGIN[$knob]}): carry a checkout yourself, and name it as path:DIR there" ;;
+    esac
+  done
+  kit::_find_prepared DATASET_SOURCE "datasets/${DATASET}" _sft
+  kit::_find_prepared MODEL_SOURCE "common/models/${MODEL}" -critic
+}
+
+# kit::_find_prepared KNOB PLACE SUFFIX: what `make prepare` has fetched from the hub, and what it made of it.
+kit::_find_prepared() {
+  local place
+  case ${!1} in
+    synthetic | tiny) return ;; # made there
+    path:*) kit::_lack "$1=${!1} (from ${ENV_ORIGIN[$1]}): carry it yourself" ;;
+    *)
+      [[ -f ${WORKDIR}/shared/$2/manifest.json ]] ||
+        kit::_lack "$1=${!1} (from ${ENV_ORIGIN[$1]}), which is not in ${WORKDIR}/shared/$2: run 'make up prepare PROFILE=${PROFILE}'"
+      for place in "shared/$2" "shared/$2$3"; do
+        [[ ! -f ${WORKDIR}/${place}/manifest.json ]] || kit::_part tree "$place" 0 "${WORKDIR}/${place}"
+      done
+      ;;
+  esac
+}
+
+# kit::_find_debs: by apt-get's own solver, for a machine that has no package, and with lists of our own, so that it needs no root.
+kit::_find_debs() {
+  local said="${KIT_FACTS}/apt"
+  mkdir -p "${KIT_STAGE}"/apt/{lists,archives,none}/partial
+  : >"${KIT_STAGE}/apt/status"
+  log::while 'asking which packages there are (apt-get update)' -- kit::_apt update >"$said" 2>&1 ||
+    log::warn "apt-get update: $(tail -n 1 "$said")"
+  # It leaves out what it has fetched already, so it gets an archive with nothing.
+  if kit::_apt -o Dir::Cache::archives="${KIT_STAGE}/apt/none" --print-uris -qq --yes install "${KIT_PACKAGES[@]}" >"${KIT_FACTS}/uris" 2>"$said"; then
+    kit::_part debs "$(kit::system)" "$(awk '{ sum += $3 } END { print sum + 0 }' "${KIT_FACTS}/uris")"
+  else
+    kit::_lack "the packages of a distribution, because apt-get here finds none ($(tail -n 1 "$said")): install there what scripts/dev/bootstrap_host.sh lists"
+  fi
+}
+
+kit::_apt() {
+  local own="${KIT_STAGE}/apt"
+  LC_ALL=C apt-get -o Dir::State="$own" -o Dir::State::lists="${own}/lists" -o Dir::State::status="${own}/status" -o Dir::Cache="$own" \
+    -o APT::Sandbox::User=root -o Debug::NoLocking=1 -o APT::Install-Recommends=0 -o Acquire::Languages=none "$@" </dev/null
+}
+
+# kit::tell: how large the kit will be, and what it will lack. Sets KIT_BYTES.
+kit::tell() {
+  local kind name bytes _ line
+  KIT_BYTES=0
+  while IFS=$'\t' read -r kind name bytes _; do
+    KIT_BYTES=$((KIT_BYTES + bytes))
+    log::info "$(printf '%6s  %s %s' "$(kit::size "$bytes")" "$kind" "$name")"
+  done <"${KIT_FACTS}/parts"
+  while IFS= read -r line; do log::warn "the kit will lack ${line}"; done <"${KIT_FACTS}/lacking"
+  log::info "the kit will have at most $(kit::size "$KIT_BYTES")"
+}
+
+# kit::is_complete: it will lack nothing.
+kit::is_complete() { [[ ! -s ${KIT_FACTS}/lacking ]]; }
+
+# kit::need_space: for the parts and the file that they are packed into.
+kit::need_space() {
+  local free
+  free=$(df --output=avail -B1 -- "$KIT_STAGE" | tail -n 1)
+  ((free > 2 * KIT_BYTES)) ||
+    cli::die 1 "The kit and its parts need up to $(kit::size $((2 * KIT_BYTES))), and ${WORKDIR} (from ${ENV_ORIGIN[WORKDIR]}) has $(kit::size "$free") free: make space, or set another WORKDIR."
+}
+
+# kit::gather: fetches and makes every part. The file "members" in KIT_FACTS gets a line for each file: its path in KIT_STAGE, and for what
+# is no package also what it is, its version and its licence.
+kit::gather() {
+  local kind name _ profile tarball
+  venv::ensure
+  ln -sfn -- "${WORKDIR}/cache/wheelhouse" "${KIT_STAGE}/wheelhouse"
+  tarball=$("${REPO_DIR}/maintain/dist.sh")
+  cp -f -- "$tarball" "${KIT_STAGE}/project.tar.gz"
+  kit::_member project.tar.gz verl-regress "$KIT_VERSION" Apache-2.0
+  while IFS=$'\t' read -r kind name _ profile; do
+    (env::take_profile "$profile" && "kit::_get_${kind}" "$name") </dev/null
+    log::ok "${kind} ${name}"
+  done <"${KIT_FACTS}/parts"
+}
+
+kit::_member() { printf '%s\t%s\t%s\t%s\n' "${1#"${KIT_STAGE}/"}" "${@:2}" >>"${KIT_FACTS}/members"; }
+kit::_packages() { printf '%s\t\t\t\n' "${@#"${KIT_STAGE}/"}" >>"${KIT_FACTS}/members"; }
+
+kit::_get_debs() {
+  local file _ said="${KIT_FACTS}/apt"
+  log::while 'fetching the packages of the distribution' log::size "${KIT_STAGE}/apt/archives" -- \
+    kit::_apt --download-only --yes install "${KIT_PACKAGES[@]}" >"$said" 2>&1 ||
+    cli::die 1 "apt-get could not fetch the packages ($(tail -n 1 "$said")): check the network and this machine's apt sources, then run this again; it goes on."
+  rm -rf -- "${KIT_STAGE}/debs"
+  mkdir "${KIT_STAGE}/debs"
+  while read -r _ file _; do cp -l -- "${KIT_STAGE}/apt/archives/${file}" "${KIT_STAGE}/debs"; done <"${KIT_FACTS}/uris"
+  kit::_packages "${KIT_STAGE}"/debs/*.deb
+  kit::_member debs/Packages 'index of the packages' - -
+}
+
+# The tools of this host, which has the other one's Python: the wheels of .venv, and Compose.
+kit::_get_tools() {
+  local new="${KIT_STAGE}/wheels.partial"
+  if [[ ! -d ${KIT_STAGE}/wheels ]]; then
+    rm -rf -- "$new"
+    mkdir "$new"
+    log::while 'fetching the wheels of requirements-dev.lock' log::size "$new" -- \
+      venv::pip "${KIT_FACTS}/pip" wheel --wheel-dir "$new" --requirement "$VENV_LOCK" ||
+      cli::die 1 "pip could not fetch the packages of requirements-dev.lock (its output is above): check the network and this machine's pip configuration."
+    host::fetch_compose "$new"
+    mv -T -- "$new" "${KIT_STAGE}/wheels"
+  fi
+  kit::_packages "${KIT_STAGE}"/wheels/*.whl
+  kit::_member wheels/docker-compose 'Docker Compose' "${HOST_COMPOSE#*==}" Apache-2.0
+}
+
+kit::_get_wheelhouse() {
+  image::ensure_wheelhouse
+  kit::_packages "${KIT_STAGE}/wheelhouse/$1"/*.whl
+}
+
+kit::_get_image() {
+  local id file="${KIT_STAGE}/images/${1//[:\/]/_}.tar.gz"
+  id=$(docker image inspect --format '{{.Id}}' "$1")
+  if [[ $(cat -- "${file}.id" 2>/dev/null) != "$id" ]]; then
+    mkdir -p "${file%/*}"
+    rm -f -- "${file}.id"
+    log::while "saving ${1}" log::size "${file}.partial" -- kit::_save "$1" "${file}.partial"
+    mv -T -- "${file}.partial" "$file"
+    printf '%s\n' "$id" >"${file}.id"
+  fi
+  kit::_member "$file" "node image ${1}" "$id" 'those of its packages'
+}
+
+kit::_save() { docker save "$1" | gzip -1 >"$2"; }
+
+kit::_get_verl() {
+  local cache licence
+  cache=$(snapshot::pypi_cache "$1")
+  snapshot::ensure_fetched "$1"
+  licence=$(cat -- "$cache"/verl-*.dist-info/METADATA | sed -nE 's/^License(-Expression)?: //p' | head -n 1)
+  kit::_get_tree "cache/verl/${cache##*/}" verl "$1" "${licence:-unknown}"
+}
+
+# kit::_get_tree PLACE [WHAT VERSION LICENCE]: a directory of WORKDIR as one file, the same bytes for the same files.
+kit::_get_tree() {
+  local file="${KIT_STAGE}/trees/$1.tar"
+  mkdir -p "${file%/*}"
+  tar -C "${WORKDIR}/$1" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$file" .
+  kit::_member "$file" "${2:-$1}" "${3:--}" "${4:-unknown}"
+}
+
+# kit::pack: the manifest with its hash first, then every file. Prints the kit's path.
+kit::pack() {
+  local system python
+  system=$(kit::system)
+  python=$(kit::python)
+  log::while 'writing the manifest' -- venv::script scripts/dev/kit_manifest.py "$KIT_STAGE" \
+    "machine=$(uname -m)" "system=${system}" "python=${python}" "locks=$(kit::locks)" <"${KIT_FACTS}/members" >"${KIT_STAGE}/MANIFEST"
+  (cd "$KIT_STAGE" && sha256sum MANIFEST >MANIFEST.sha256)
+  if tar -xOf "$KIT_FILE" --occurrence=1 MANIFEST 2>/dev/null | cmp -s - "${KIT_STAGE}/MANIFEST"; then
+    log::skip "${KIT_FILE} (exists, same files)"
+  else
+    { printf '%s\n' MANIFEST MANIFEST.sha256 && sed '/^#/d; s/\t.*//' "${KIT_STAGE}/MANIFEST"; } |
+      log::while 'packing' log::size "${KIT_FILE}.partial" -- tar -C "$KIT_STAGE" --hard-dereference --owner=0 --group=0 --numeric-owner \
+        --mode='u=rwX,go=rX' --verbatim-files-from --files-from=- -cf "${REPO_DIR}/${KIT_FILE}.partial"
+    mv -T -- "${KIT_FILE}.partial" "$KIT_FILE"
+    log::changed "${KIT_FILE} ($(kit::size "$(stat -c %s "$KIT_FILE")"), $(grep -vc '^#' "${KIT_STAGE}/MANIFEST") files)"
+  fi
+  printf '%s\n' "$KIT_FILE"
+}
