@@ -133,11 +133,7 @@ def test_the_peers_of_connections_that_our_processes_open(monkeypatch):
         ("B80D0120000000000000000001000000:D436", "B80D0120000000000000000002000000:01BB", "02", own),
         ("0000000000000000FFFF00000100000A:D437", "0000000000000000FFFF00000600000A:0050", "01", own),
     ]
-    tables = {"tcp": rows, "tcp6": rows6}
-
-    def lines(table):
-        return [f"0: {local} {peer} {state} 0:0 0:0 0 {uid} 0" for local, peer, state, uid in tables[table.name]]
-
-    monkeypatch.setattr(processes, "_lines", lines)
+    tables = [["0:", local, peer, state, "0:0", "0:0", "0", str(uid), "0"] for local, peer, state, uid in rows + rows6]
+    monkeypatch.setattr(processes, "_connections", lambda: tables)
     monkeypatch.setattr(processes.sys, "byteorder", "little")
     assert processes.peers() == {"192.0.2.1:80", "10.0.0.7:6379", "2001:db8::2:443", "10.0.0.6:80"}

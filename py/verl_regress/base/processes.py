@@ -23,7 +23,6 @@ _START = "--disable-usage-stats"  # an argument of cluster.bash; `ray start` pas
 _GRACE = 5.0  # seconds between asking a process to end and killing it
 _LOOK_EVERY = 0.1
 _OPENED = ("01", "02")  # of a connection in /proc/net/tcp: established, or asked for (include/net/tcp_states.h)
-_LISTEN = "0A"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
@@ -84,8 +83,8 @@ def ours(cluster: str) -> dict[int, str]:
 
 def peers() -> set[str]:
     """ADDRESS:PORT of each TCP connection that our user's processes have opened on this node, or are opening."""
-    rows = [line.split() for name in ("tcp", "tcp6") for line in _lines(Path("/proc/self/net") / name)]
-    listening = {row[1].rpartition(":")[2] for row in rows if row[3] == _LISTEN}
+    rows = _connections()
+    listening = {row[1].rpartition(":")[2] for row in rows if row[3] == _LISTENS}
     found = set()
     for row in rows:
         address, port = row[2].split(":")
@@ -94,8 +93,10 @@ def peers() -> set[str]:
     return found
 
 
-def _lines(table: Path) -> list[str]:
-    return table.read_text(encoding="ascii").splitlines()[1:] if table.exists() else []
+def _connections() -> list[list[str]]:
+    """The rows of the kernel's tables of TCP sockets in this network; there is one for IPv6 only where that is on."""
+    tables = [Path("/proc/net", kind) for kind in ("tcp", "tcp6")]
+    return [line.split() for one in tables if one.exists() for line in one.read_text(encoding="ascii").splitlines()[1:]]
 
 
 def _address(hexadecimal: str) -> str:
@@ -168,11 +169,9 @@ def _signal(pid: int, number: int) -> None:
 def listening(ports: Collection[int]) -> dict[int, int | None]:
     """Those of the TCP ports on which a process of this network listens, and its pid, None if the kernel does not show it to us."""
     sockets: dict[str, int] = {}
-    for kind in ("tcp", "tcp6"):
-        for line in Path("/proc/net", kind).read_text(encoding="ascii").splitlines()[1:]:
-            words = line.split()
-            if words[3] == _LISTENS and (port := int(words[1].rpartition(":")[2], 16)) in ports:
-                sockets[f"socket:[{words[9]}]"] = port
+    for words in _connections():
+        if words[3] == _LISTENS and (port := int(words[1].rpartition(":")[2], 16)) in ports:
+            sockets[f"socket:[{words[9]}]"] = port
     found: dict[int, int | None] = dict.fromkeys(sockets.values())
     for path in _all() if sockets else ():
         with contextlib.suppress(OSError):
