@@ -3,6 +3,7 @@
 
 # bats file_tags=slow
 
+# shellcheck disable=SC2016,SC2153  # expanded when a stub runs; HERE is the sandbox's
 setup() {
   bats_require_minimum_version 1.5.0
   load ../test_helper
