@@ -64,7 +64,7 @@ def node(tmp_path, monkeypatch):
             if text is not None:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_text(text)
-        table = {pid: Process(1, 1, 0.0, (), command) for pid, command in rays}
+        table = {pid: Process(1, 1, 0.0, environ, command) for pid, command, *environ in rays}
         statvfs = SimpleNamespace(f_blocks=room[0], f_frsize=1, f_bavail=room[1], f_favail=room[2], f_files=10**7)
         with monkeypatch.context() as patch:
             patch.setattr(machine, "ROOT", root)
@@ -123,7 +123,7 @@ FAULTS = {
     "disk": ({"room": (10**10, 10**8, 10**6)}, "VR-MACH-06", "/tmp has 0.09 GiB and 1000000 inodes, 0.5 and 1000 are needed"),
     "inodes": ({"room": (10**10, 10**11, 3)}, "VR-MACH-06", "/tmp has 93.13 GiB and 3 inodes, 0.5 and 1000 are needed"),
     "long path": ({"environ": [("RAY_TMPDIR", "/tmp/" + "x" * 40)]}, "VR-MACH-07", f"RAY_TMPDIR=/tmp/{'x' * 40} is longer than 39 bytes, too long for Ray's sockets"),
-    "another Ray": ({"rays": [(77, "/opt/ray/core/src/ray/gcs/gcs_server --x"), (78, "vi raylet")]}, "VR-MACH-08", "the gcs_server of another Ray runs there (pid 77)"),
+    "another Ray": ({"rays": [(77, "/opt/ray/core/src/ray/gcs/gcs_server --x"), (78, "vi raylet"), (79, "/opt/raylet", b"VERL_REGRESS_RAY=other")]}, "VR-MACH-08", "the gcs_server of another Ray runs there (pid 77)"),
     "an address": ({"environ": [("RAY_ADDRESS", "10.9.9.9:6379")]}, "VR-MACH-09", "RAY_ADDRESS=10.9.9.9:6379"),
     "zombies": (ZOMBIES, "VR-MACH-10", "PID 1 has 21 ended children that it does not reap"),
 }  # fmt: skip

@@ -123,7 +123,8 @@ def _memory() -> int:
 def _processes(plan: Plan) -> Iterator[tuple[str, str]]:
     ours = processes.ours(plan.cluster)
     for pid, row in processes.table().items():
-        if pid not in ours and (name := Path(row.command.split(" ")[0]).name) in ("gcs_server", "raylet"):
+        is_cluster = pid in ours or any(one.startswith(f"{processes.MARK}=".encode()) for one in row.environ)
+        if not is_cluster and (name := Path(row.command.split(" ")[0]).name) in ("gcs_server", "raylet"):
             yield "VR-MACH-08", f"the {name} of another Ray runs there (pid {pid})"
     for name in _RAY_VARIABLES:
         if os.environ.get(name):
@@ -311,6 +312,7 @@ CHECKS = (
         "ended processes are reaped",
         "Ray takes ended processes for running ones, and the node runs out of process ids",
         "run the container with an init (docker run --init)",
+        quick=False,
     ),
     probed(
         "VR-MACH-11",
