@@ -185,7 +185,7 @@ def without(names: Sequence[str]) -> int:
 
 
 def suffer() -> Record:
-    """`make up` from where its gate would be: the last line, and the seconds until it came."""
+    """`make up` from where its gate would be: its first error, and the seconds until its end."""
     began = time.monotonic()
     for script in ("scripts/12_install_py_deps.sh", "scripts/20_start_head.sh", "scripts/21_start_workers.sh"):
         said = make("timeout", "--signal=INT", "200", script, CLUSTER_TIMEOUT="90")
@@ -194,7 +194,7 @@ def suffer() -> Record:
     lines = [line for line in said.stdout.splitlines() if line.startswith("error")] or [
         "ok      nothing: all nodes are ALIVE"
     ]
-    return {"status": said.returncode, "line": lines[-1], "seconds": round(time.monotonic() - began, 1)}
+    return {"status": said.returncode, "line": lines[0], "seconds": round(time.monotonic() - began, 1)}
 
 
 def written(record: Record) -> str:

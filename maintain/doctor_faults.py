@@ -172,7 +172,9 @@ FAULTS: Mapping[str, Fault] = {
         "VR-ROOT-05", "mkdir $SHARED/.many; cd $SHARED/.many; seq 11000 | xargs touch", "rm -r $SHARED/.many"
     ),
     "names are seen 30 s late (a cache)": Fault("VR-ROOT-06", **_bindfs("-o negative_timeout=30,entry_timeout=30")),
-    "root squash (all files are nobody's)": Fault("VR-ROOT-07", **_bindfs("--force-user=nobody --create-as-mounter")),
+    "root squash (all files are nobody's)": Fault(
+        "VR-ROOT-07", **_bindfs("--force-user=nobody --create-as-mounter --perms=a+rwX")
+    ),
     "30 ms for each request to the file server": Fault("VR-ROOT-08", **_sshfs(0.03)),
     "a clock ten minutes off": Fault(
         "VR-ROOT-09",
