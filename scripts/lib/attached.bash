@@ -1,6 +1,7 @@
-# attached: a subcommand of the helper in the head that ends when this script does. An engine passes neither Ctrl-C nor the end of a terminal
-# into a container, so the subcommand ends with its stdin: a pipe that only this shell holds open. A network that dies closes nothing, so the
-# stream has a byte each second, and a session that is driven over a network ends if none comes (py/verl_regress/jobs/watch.py).
+# attached: a subcommand of the helper in the head that ends when this script does. An engine passes neither Ctrl-C nor the end of a
+# terminal into a container, so the subcommand ends with its stdin: a pipe that only this shell holds open. A network that dies closes
+# nothing, so the stream has a byte each second, and a session that is driven over a network ends if none comes
+# (py/verl_regress/jobs/watch.py).
 # shellcheck shell=bash
 
 # attached::begin: makes that pipe. Sets ATTACHED_SAID, the file that gets the stdout of each attached::run.
@@ -33,8 +34,8 @@ attached::_beat() {
   while read -r -t 1 _ <&"$1" || (($? > 128)); do printf . 2>/dev/null || return 0; done # more than 128: a second has passed
 }
 
-# attached::await_head DOING RUNS COMMAND: after a subcommand that did not say how it ended: waits for the head if the connection to it was lost;
-# else ends the script with the subcommand's status.
+# attached::await_head DOING RUNS COMMAND: after a subcommand that did not say how it ended: waits for the head if the connection to it was
+# lost; else ends the script with the subcommand's status.
 attached::await_head() {
   attached::_is_cut || exit "$ATTACHED_STATUS"
   ((SECONDS - ATTACHED_BEGAN < 10)) || ATTACHED_CUT=$SECONDS

@@ -2,8 +2,8 @@
 # in the head. A search that was interrupted begins again with git, and commits that were tried are answered at once.
 # shellcheck shell=bash
 
-# bisect::check: the knobs of a new search can be used: GOOD comes before BAD, and something in between changes verl/. Needs no cluster. Sets
-# BISECT_SUITE, the suite's file, and what bisect::_clone sets.
+# bisect::check: the knobs of a new search can be used: GOOD comes before BAD, and something in between changes verl/. Needs no cluster.
+# Sets BISECT_SUITE, the suite's file, and what bisect::_clone sets.
 bisect::check() {
   local knob base from to
   verify::refuse_knobs 'both ends and every commit run the case as the suite has it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
@@ -41,8 +41,8 @@ bisect::open() {
   bisect::_clone "${words[@]:1}"
 }
 
-# bisect::_clone REPO GOOD BAD: a clone without files that shares the objects of REPO, which is not changed. Sets BISECT_REPO, BISECT_GOOD and
-# BISECT_BAD, both commits, BISECT_CLONE, and BISECT_TEMP.
+# bisect::_clone REPO GOOD BAD: a clone without files that shares the objects of REPO, which is not changed. Sets BISECT_REPO, BISECT_GOOD
+# and BISECT_BAD, both commits, BISECT_CLONE, and BISECT_TEMP.
 bisect::_clone() {
   local source=${WORKDIR}/verl
   # shellcheck disable=SC2034  # snapshot's messages
@@ -100,7 +100,8 @@ bisect::run() {
 # bisect::_found: the first bad commit, or those that may be it; nothing before git has ended.
 bisect::_found() { bisect::_git bisect log | sed -nE 's/^# (possible )?first bad commit: \[([0-9a-f]+)\].*/\2/p'; }
 
-# bisect::_ask ROLE COMMIT_A COMMIT_B: what a regression session says of COMMIT_B: good, bad or skip. It is made or continued if it is not over.
+# bisect::_ask ROLE COMMIT_A COMMIT_B: what a regression session says of COMMIT_B: good, bad or skip. It is made or continued if it is not
+# over.
 bisect::_ask() {
   local said=() code_a code_b status='' environment refused='' file=${BISECT_TEMP}/suite.yaml
   [[ $1 != commit-* ]] || bisect::_git cat-file -e "$3:verl/__init__.py" 2>/dev/null || refused='it has no verl/__init__.py'

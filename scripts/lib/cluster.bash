@@ -74,8 +74,8 @@ cluster::ensure_head() {
   log::changed "head: Ray started"
 }
 
-# cluster::ensure_workers: starts all workers that are not in the cluster, all at once. If a worker has a Ray, waits until Ray says whether it is
-# ALIVE: a restart would end a job that it may be running.
+# cluster::ensure_workers: starts all workers that are not in the cluster, all at once. If a worker has a Ray, waits until Ray says whether
+# it is ALIVE: a restart would end a job that it may be running.
 cluster::ensure_workers() {
   local worker address dir alive='' with_ray=() starting=()
   address="$(node::address head):${GCS_PORT}"

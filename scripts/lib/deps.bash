@@ -15,8 +15,8 @@ deps::ensure() {
   done
 }
 
-# deps::ensure_bytecode: the large packages of each node have bytecode. Where they came without (uv writes none), each process of a job would
-# compile them again, because jobs write none.
+# deps::ensure_bytecode: the large packages of each node have bytecode. Where they came without (uv writes none), each process of a job
+# would compile them again, because jobs write none.
 deps::ensure_bytecode() {
   local answers
   cli::temp_dir answers
@@ -24,7 +24,7 @@ deps::ensure_bytecode() {
   deps::tell_bytecode "$answers" there
 }
 
-# deps::tell_bytecode DIR CURE: what the nodes answered (py/verl_regress/cluster/node_probe.py), each in a file. CURE: up, or there if `make up` cannot.
+# deps::tell_bytecode DIR CURE: what each node answered (py/verl_regress/cluster/node_probe.py) is in its file in DIR. CURE: up, or there.
 deps::tell_bytecode() {
   local node state folder names cure
   for node in $(node::list); do

@@ -131,8 +131,8 @@ knob::_first_stranger() {
   done
 }
 
-# knob::as_json: each knob that is not empty, or that the user set, with where its value came from, for the helper (base/knobs.py). The addresses
-# of an index and of repositories are left out, because they may have a password; CODE_ID names the snapshot that was made.
+# knob::as_json: each knob that is not empty, or that the user set, with where its value came from, for the helper (base/knobs.py). The
+# addresses of an index and of repositories are left out, because they may have a password; CODE_ID names the snapshot that was made.
 knob::as_json() {
   local name value all=''
   for name in "${KNOB_NAMES[@]}"; do

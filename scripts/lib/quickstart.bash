@@ -1,5 +1,5 @@
-# quickstart: what `make quickstart` chooses where there are GPUs: which of them, and what it trains if the Hugging Face hub does not answer. It
-# adds what it chose to env/local.env, because all later commands need it.
+# quickstart: what `make quickstart` chooses where there are GPUs: which of them, and what it trains if the Hugging Face hub does not
+# answer. It adds what it chose to env/local.env, because all later commands need it.
 # shellcheck shell=bash
 
 # quickstart::choose_gpus: the NVIDIA GPUs of this host that no process uses, unless the user or a running cluster has chosen.

@@ -1,5 +1,5 @@
-# verify: one regression session. `verify run` in the head does it from begin to end; this side sends what it needs, and acts where every node
-# must.
+# verify: one regression session. `verify run` in the head does it from begin to end; this side sends what it needs, and acts where every
+# node must.
 # shellcheck shell=bash
 
 # verify::check: what can be said of the knobs of a new session before there is a cluster. Sets VERIFY_SUITE, the suite's file.
@@ -35,8 +35,8 @@ verify::open() {
   VERIFY_ARGS+=("--session=${words[0]}")
 }
 
-# verify::_collect SPEC...: what every session needs of this machine: VERIFY_ARGS, words with the knobs; VERIFY_MEMBERS, files in VERIFY_FILES; and
-# VERIFY_SECRETS, those of each JobSpec, in base64 because NUL bytes end them.
+# verify::_collect SPEC...: what every session needs of this machine: VERIFY_ARGS, words with the knobs; VERIFY_MEMBERS, files in
+# VERIFY_FILES; and VERIFY_SECRETS, those of each JobSpec, in base64 because NUL bytes end them.
 verify::_collect() {
   local spec image
   image=$(node::image head)

@@ -72,8 +72,8 @@ stub_ssh() {
 STUB
 }
 
-# stub_slurm: Slurm's commands, and a step that runs the words on this machine: the job 3012 has the hosts gpu-0, gpu-1 and gpu-2, whose addresses
-# are 10.0.0.0 to 10.0.0.2. The files "job", "hosts" and "gpus" say what it says; "lost" makes each step fail.
+# stub_slurm: Slurm's commands, and a step that runs the words on this machine: the job 3012 has the hosts gpu-0, gpu-1 and gpu-2, whose
+# addresses are 10.0.0.0 to 10.0.0.2. The files "job", "hosts" and "gpus" say what it says; "lost" makes each step fail.
 # shellcheck disable=SC2016  # expanded when a stub runs
 stub_slurm() {
   stub squeue 'cat "${BOX}/job" 2>/dev/null || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }'

@@ -48,8 +48,8 @@ def end_supervisor(submission_id: str, record: Callable[[], None]) -> bool:
         ray.shutdown()
 
 
-# Each of these asks the GCS at `gcs` (IP:port), which every worker reaches; the dashboard may listen on the head alone, and starts seconds later.
-# They raise RegressError if there is no answer within `timeout` seconds.
+# Each of these asks the GCS at `gcs` (IP:port), which every worker reaches; the dashboard may listen on the head alone, and starts seconds
+# later. They raise RegressError if there is no answer within `timeout` seconds.
 
 
 def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any]]:

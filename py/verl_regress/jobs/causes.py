@@ -12,7 +12,8 @@ FORGOTTEN = "Ray has forgotten it: its head was restarted, or it was deleted the
 # ray.dashboard.modules.job.common.JobErrorType: the job lost what it runs in, whatever it did itself.
 _SUPERVISOR_GONE = ("JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE")
 _NODE_DIED = re.compile(r"because its node has died.*?terminated unexpectedly: ([^\n]+)", re.DOTALL)
-# "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: …, ID: …) was 3.62GB used / 4.00GB limit (0.906128)".
+# "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: …, ID: …) was 3.62GB used / 4.00GB limit
+# (0.906128)".
 _KILLED_FOR_MEMORY = "killed due to the node running low on memory"
 _MEMORY = re.compile(r"Memory on the node \([^)]*\) was ([^(\n]+?) \(")
 _NODE_IP = re.compile(r"\tip: (\S+)")

@@ -15,8 +15,8 @@ _LOGGERS = re.compile(r"\[(?P<list>[^\[\]]*)\]|(?P<word>\w+)")
 _FILE_LOGGER = re.compile(r"\bfile\b")
 # Only ~key needs no value.
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
-# A word of OVERRIDES. Spaces end it, except in Hydra's quotes or after its backslash (hydra-core 1.3, OverrideLexer.g4). Quotes are kept: they
-# are Hydra's. An unclosed quote takes the rest, and Hydra reports what is wrong.
+# A word of OVERRIDES. Spaces end it, except in Hydra's quotes or after its backslash (hydra-core 1.3, OverrideLexer.g4). Quotes are kept:
+# they are Hydra's. An unclosed quote takes the rest, and Hydra reports what is wrong.
 _WORD = re.compile(r"""(?:\\.|'(?:\\.|[^\\'])*(?:'|\Z)|"(?:\\.|[^\\"])*(?:"|\Z)|\\\Z|[^\s\\'"])+""", re.DOTALL)
 # How many workers and GPUs a cluster has, or a multiple of it: ${workers}, ${8*gpus}.
 _COUNT = re.compile(r"\$\{(?:(\d{1,6})\*)?(workers|gpus_per_worker|gpus)\}")

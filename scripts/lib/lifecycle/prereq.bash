@@ -183,8 +183,8 @@ prereq::_nvidia_runtime() {
   log::ok "the container engine$2 can hand out NVIDIA GPUs"
 }
 
-# prereq::_nvidia_gpus: each GPU that a worker is to get is whole, has a driver for the CUDA of our image, and is used by no process, unless our
-# cluster has it, or FORCE=1; a warning if they are of several types, or if nvidia-smi does not answer for all.
+# prereq::_nvidia_gpus: each GPU that a worker is to get is whole, has a driver for the CUDA of our image, and is used by no process, unless
+# our cluster has it, or FORCE=1; a warning if they are of several types, or if nvidia-smi does not answer for all.
 prereq::_nvidia_gpus() {
   local gpus=() used=() free=() line index uuid driver mig name type='' of_pid wanted cure checked=0
   wanted=$(compose::all_gpus)
@@ -243,8 +243,8 @@ prereq::_driver() {
   done
 }
 
-# prereq::_idle_npus: no process uses an NPU that a worker is to get, unless our cluster has it. npu-smi lists processes by card and chip, and
-# with -m which <n> of /dev/davinci<n> that is.
+# prereq::_idle_npus: no process uses an NPU that a worker is to get, unless our cluster has it. npu-smi lists processes by card and chip,
+# and with -m which <n> of /dev/davinci<n> that is.
 prereq::_idle_npus() {
   local used
   used=$({ npu-smi info -m && npu-smi info; } 2>/dev/null | awk -v wanted=",$(compose::all_gpus)," '

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The overrides of the GPU profiles, composed on this machine against the configuration of real releases of verl, as a submission
-# does it: what each release accepts and leaves out, what DETERMINISTIC=1 adds, and which keys have the seed of TRAIN_SEED. Needs no cluster.
+# The overrides of the GPU profiles, composed on this machine against the configuration of real releases of verl, as a submission does it:
+# what each release accepts and leaves out, what DETERMINISTIC=1 adds, and which keys have the seed of TRAIN_SEED. Needs no cluster.
 
 setup_file() {
   load container_helper

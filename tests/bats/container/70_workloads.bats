@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# SFT on the real trainer by two releases at the same time, each with its own code, and a job that fails because a process ran other code than
-# the snapshot's: all three at once. PPO: 10_quickstart.bats; GRPO: 74_debugger.bats.
+# SFT on the real trainer by two releases at the same time, each with its own code, and a job that fails because a process ran other code
+# than the snapshot's: all three at once. PPO: 10_quickstart.bats; GRPO: 74_debugger.bats.
 
 setup_file() {
   load container_helper

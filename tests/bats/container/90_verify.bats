@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# `make verify`, `make bisect` and `make acceptance` on a live cluster: the verdict on changes of verl, the commit that made one, and whether
-# the installation keeps its promises. Checks that fail: tests/session/test_checks.py, test_checks_sentences.py and test_acceptance.py.
+# `make verify`, `make bisect` and `make acceptance` on a live cluster: the verdict on changes of verl, the commit that made one, and
+# whether the installation keeps its promises. Checks that fail: tests/session/test_checks.py, test_checks_sentences.py and
+# test_acceptance.py.
 
 setup_file() {
   load container_helper

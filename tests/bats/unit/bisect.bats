@@ -76,8 +76,8 @@ goes_on() {
   bisect::run
 }
 
-# train 60_verify.sh SUITE=… CODE_A=… CODE_B=…: a session that is over at once, and says of B what its file says; STOP_AT interrupts the one of
-# that number. Without JUDGED it says nothing of commits; with UNWRITTEN no report is written.
+# train 60_verify.sh SUITE=… CODE_A=… CODE_B=…: a session that is over at once, and says of B what its file says; STOP_AT interrupts the one
+# of that number. Without JUDGED it says nothing of commits; with UNWRITTEN no report is written.
 train() {
   local word=regressed session role
   if [[ $2 == -u ]]; then

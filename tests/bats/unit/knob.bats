@@ -9,7 +9,8 @@ setup() {
 }
 
 @test "each type, and each pattern of a knob, takes what it says and nothing else" {
-  # A line is a type, or a knob that has one; the next ones are +VALUE or -VALUE. Prints each value with the wrong result, and how many there were.
+  # A line is a type, or a knob that has one; the next ones are +VALUE or -VALUE. Prints each value with the wrong result, and how many
+  # there were.
   cat >"${HERE}/scripts/types.sh" <<'SH'
 source "$(dirname "$0")/lib/regress.bash"
 knob::read

@@ -134,7 +134,8 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::gpus; }
   assert_status 0
 }
 
-# ascend N: a host with N NPUs and the driver. npu-smi lists no process, but those that the caller's `busy` has, as npu-smi 25.2 prints them.
+# ascend N: a host with N NPUs and the driver. npu-smi lists no process, but those that the caller's `busy` has, as npu-smi 25.2 prints
+# them.
 ascend() {
   local i map=''
   touch "${BOX}"/dev/{davinci_manager,devmm_svm,hisi_hdc}
