@@ -92,11 +92,11 @@ def record(state: Path, ends: threading.Event) -> None:
             due = now + every - _LOOK_EVERY / 2
         if is_end:
             return
-        answer(state, name or last_name or "python")
+        write_stacks(state, name or last_name or "python")
         ends.wait(_LOOK_EVERY)
 
 
-def answer(state: Path, name: str) -> None:
+def write_stacks(state: Path, name: str) -> None:
     """Answer a new request for stacks in ``<job dir>/state``; `name` is what this process is called. Raises nothing."""
     global _answered
     with suppress(OSError):

@@ -122,7 +122,7 @@ def _await_dropped(wanted: int, end: float, deadline: float, pulse: Pulse) -> No
         time.sleep(_LOOK_EVERY)
 
 
-def up(api: RayApi) -> list[Node]:
+def alive_nodes(api: RayApi) -> list[Node]:
     """The nodes that Ray calls ALIVE and that accept a connection, as a killed one does not. Raises Unreachable."""
     known = api.raylets()
     gone = silent(known)

@@ -37,11 +37,11 @@ def newest(root: SharedRoot) -> list[JobDir]:
     for name in ids_of(root):
         job = JobDir(root.jobs / name).attempts()[-1]
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            found.append((made(job), name, job))
+            found.append((reserved_at(job), name, job))
     return [job for *_, job in sorted(found, key=lambda each: each[:2], reverse=True)]
 
 
-def made(job: JobDir) -> float:
+def reserved_at(job: JobDir) -> float:
     """When its directory was reserved (seconds): the time of its config, which is written once and unaffected by runs.
 
     Raises OSError if the job is gone.

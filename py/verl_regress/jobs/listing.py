@@ -123,7 +123,7 @@ def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
     plan: dict[str, Any] = {}
     steps = made = not_finite = inputs = None
     try:
-        made = datetime.fromtimestamp(find.made(job), timezone.utc).isoformat(timespec="seconds")
+        made = datetime.fromtimestamp(find.reserved_at(job), timezone.utc).isoformat(timespec="seconds")
         plan = job.read_config("resolved.json") or {}
         judgement = status_for_cluster(cluster, job, known)
         steps, not_finite = progress.so_far(job)

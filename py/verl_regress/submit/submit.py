@@ -188,7 +188,7 @@ def send(
     The result goes to `state/submitted`, with the checks of `make doctor` that the user left out. With `announce`, the id is printed on stdout as soon as a job may come of it.
     """
     secret_files.check(secrets, planned.environment.secrets, planned.request.spec.origin)
-    up = nodes.up(api)
+    up = nodes.alive_nodes(api)
     planned = _with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=allow_mismatch))
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
     _make_directories(planned)
