@@ -42,7 +42,7 @@ def listening(port):
         server.close()
 
 
-def test_peer_is_greeted_measured_and_told_that_all_is_well(port):
+def test_a_peer_is_greeted_and_measured_and_hears_that_all_is_well(port):
     with listening(port) as server:
         found = try_peer(plan("head"), "worker-0")
     assert found["said"] == {"you": "127.0.0.1", "also": {"Gloo": "127.0.0.2"}, "torch": False}
