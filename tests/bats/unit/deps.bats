@@ -53,7 +53,7 @@ helper_shown() { sed -n "s/^changed head: installed the [a-z]*'s packages next t
   refute_called judge
 }
 
-@test "packages without bytecode are compiled once, or named where that is not ours to do" {
+@test "packages without bytecode are compiled once, or named if another user owns them" {
   printf 'compiled\t/site\nreadable\t/usr/lib/site\ttorch, ray\n' >"${BOX}/compile"
   deps deps::ensure_bytecode
   assert_status 0

@@ -73,7 +73,7 @@ CASES
   [[ -z $(ls -A "${BATS_TEST_TMPDIR}/shared") ]]
 }
 
-@test "make check says which packages make up will compile, because they have no bytecode" {
+@test "make check names the packages without bytecode, which make up compiles" {
   mkdir "${BOX}/site-of-10.0.0.2/torch"
   touch "${BOX}/site-of-10.0.0.2/torch/__init__.py"
   on_ssh nodes::check
