@@ -93,6 +93,7 @@ def page() -> str:
         _table(("what", "count", "with 95 % confidence"), (*_summary(planted, harmless), _row_in_noise(in_noise))),
         _sentence_on_noise(),
         "## Planted regressions",
+        f"Those named `undo-N-…` are real: they take back what verl's pull request N fixed.\n"
         f"*caught*: the verdict is *regressed* or *changed*. *as expected*: the first step and the first metric that differ are those that\n"
         f"the index of the mutations names. One run of B is enough, except for speed and memory, which take {MEASURED_RUNS} of each side, in turn.",
         _table(("mutation", "workload", "steps", "verdict", "first difference", "as expected"), map(_planted, planted)),

@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from verl_regress.jobs import recorded_run
+from verl_regress.plan.overrides import of_shape
 from verl_verdict import judge, memory, metrics, speed
 from verl_verdict.records import Run as Recorded
 from verl_verdict.statistics import LOOKS
@@ -70,11 +71,6 @@ _KEPT_OF_NOISY = (
     "critic/grad_norm",
     "timing_s/step",
 )
-# What the rehearsal of PPO had when its runs of A were recorded: one micro-batch. A recipe with overrides has runs of A of its own.
-ONE_MICRO_BATCH = (
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
-    "critic.ppo_micro_batch_size_per_gpu=4",
-)
 _RESOLVED = ("submission_id", "workload", "profile", "code_id", "shared_root", "code_path", "model", "dataset", "reward_fn", "job_dir", "devices", "parent")  # fmt: skip
 
 
@@ -98,8 +94,7 @@ class Recipe:
     def asked(self) -> tuple[str, ...]:
         """Its overrides. No checkpoint is saved that nobody reads."""
         saves = self.steps if self.continues else -1
-        added = self.overrides or (ONE_MICRO_BATCH if self.workload == "ppo" else ())
-        return (f"trainer.total_training_steps={self.steps}", f"trainer.save_freq={saves}", *added)
+        return (f"trainer.total_training_steps={self.steps}", f"trainer.save_freq={saves}", *self.overrides)
 
 
 @dataclass(frozen=True)
@@ -297,7 +292,15 @@ def _cut_down(job: Path, run: Run) -> dict[str, str]:
     """The files of an attempt with the fields that the judge reads; verl's resolved config is left out."""
     said = _read(job / "config/asked.json").get("said") or {}
     rl = "sft" if run.recipe.workload == "sft" else "rl"
-    overrides = _read(job / "config/ray_config.yaml").get("trainer_overrides") or {}
+    nodes = [
+        node
+        for each in sorted(job.glob("debug/*-submitted/nodes.json"))[:1]
+        for node in (_read(each).get("answer") or {}).get("result") or []
+    ]
+    workers = sum(not node.get("is_head_node") for node in nodes)
+    of_profile = _read(job / "config/ray_config.yaml").get("trainer_overrides") or {}
+    # Numbers instead of ${8*workers}: earlier records have them.
+    overrides = {key: [of_shape(text, workers, 1) for text in texts] for key, texts in of_profile.items()}
     content = {
         "config/asked.json": {"said": {key: said[key] for key in ("seed", "overrides", "deterministic") if said.get(key) is not None}},
         "config/job_spec.json": _some(_read(job / "config/job_spec.json"), ("trainer_overrides",)),
@@ -306,10 +309,9 @@ def _cut_down(job: Path, run: Run) -> dict[str, str]:
         "config/runtime_env.json": _some(_read(job / "config/runtime_env.json"), ("env_vars",)),
         "state/ended": _some(_read(job / "state/ended"), ("exit_code", "reason", "told_to_stop", "cause", "lost_nodes", "head_gone")),
     }  # fmt: skip
-    for nodes in sorted(job.glob("debug/*-submitted/nodes.json"))[:1]:
-        found = (_read(nodes).get("answer") or {}).get("result") or []
-        shapes = [_some(node, ("is_head_node", "state", "resources_total")) for node in found]
-        content[str(nodes.relative_to(job))] = {"answer": {"result": shapes}}
+    for path in sorted(job.glob("debug/*-submitted/nodes.json"))[:1]:
+        shapes = [_some(node, ("is_head_node", "state", "resources_total")) for node in nodes]
+        content[str(path.relative_to(job))] = {"answer": {"result": shapes}}
     texts = {name: _dumped(each) for name, each in content.items() if each}
     if run.recipe.measured:
         for path in job.glob("state/memory/*.txt"):

@@ -154,14 +154,13 @@ def test_runs_of_a_and_b_are_planned_in_turn(records):
 
 
 def test_what_is_recorded_is_not_run_again(records, tmp_path):
-    as_recorded = " ".join(calibration.ONE_MICRO_BATCH)
-    overrides = f"trainer.total_training_steps=10 trainer.save_freq=-1 {as_recorded}"
+    overrides = "trainer.total_training_steps=10 trainer.save_freq=-1"
     assert calibrate.words_of_next(0) == ["A-ppo-10-1", "ppo", "", "", "", overrides]
     for run in list(calibration.planned(0))[:6]:
         if run.perturbed:
             assert calibrate.words_of_next(0)[:5] == [run.name, "ppo", "", "1", ""]
         calibration.record(run, job(tmp_path / run.name), {})
-    more = [f"trainer.total_training_steps=10 trainer.save_freq=10 {as_recorded}", str(tmp_path / "resume.patch")]
+    more = ["trainer.total_training_steps=10 trainer.save_freq=10", str(tmp_path / "resume.patch")]
     assert calibrate.words_of_next(0) == ["resume", "ppo", "", "", "12", *more]
     (tmp_path / "lost-sign.patch").write_text("another\n")
     assert calibrate.words_of_next(0)[0] == "lost-sign"

@@ -18,4 +18,5 @@ def test_there_are_enough_regressions_and_harmless_changes_of_every_workload():
     assert harmless == {name for name in INDEX if name.startswith("harmless-")}
     assert len(INDEX) - len(harmless) >= 28
     assert len(harmless) >= 8
+    assert sum(name.startswith("undo-") for name in INDEX) >= 8  # real ones
     assert {entry["workload"] for entry in INDEX.values()} == {"ppo", "grpo", "sft"}

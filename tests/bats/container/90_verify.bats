@@ -89,6 +89,18 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   assert_line "error   SESSION=${session##*/} \\(${session##*/}\\) is over: read .*/report.md, or leave SESSION empty for a new one."
 }
 
+@test "an SFT loss of B that grows with its micro-batches: regressed, with the factor" {
+  copy_of_a accumulated
+  sed -i 's|^\( *loss = -masked_sum(log_prob_flatten, loss_mask_flatten)\) / batch_num_tokens \* dp_size$|\1 / loss_mask_flatten.sum()|' \
+    "${BATS_FILE_TMPDIR}/accumulated/verl/workers/utils/losses.py"
+  printf 'cases:\n  split: {workload: sft, steps: 1, overrides: [trainer.nnodes=1], equal: [[data.micro_batch_size_per_gpu=2]]}\n' >"${BATS_TEST_TMPDIR}/split.yaml"
+  SUITE="${BATS_TEST_TMPDIR}/split.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/accumulated" run scripts/60_verify.sh
+  assert_status 9
+  assert_line 'split +regressed: B breaks what A holds: (train|val)/loss is (3\.9|4(\.0)?)[0-9]* times as large with data.micro_batch_size_per_gpu=2 \([0-9.]+ instead of [0-9.]+\)'
+  assert_line 'code +1 of the loaded files differ: verl/workers/utils/losses.py'
+  [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "$(last_session)/report.json") == 'split_b split_a split-1_b split-1_a' ]]
+}
+
 @test "make bisect, interrupted: finds the planted commit, and fresh runs confirm it" {
   history="${BATS_FILE_TMPDIR}/history"
   copy_of_a history
