@@ -56,7 +56,7 @@ doctor::of_job() {
   found=$(doctor::run --quick --running) || [[ $? == 9 ]] || return
   jq -r '.checks[] | select(.status == "alarm") | "\(.where): \(.seen), so \(.means): \(.cure) (\(.code), make doctor)"' <<<"$found" |
     while IFS= read -r; do log::warn "$REPLY"; done
-  where=$(helper::run head where "$1")
+  where=$(helper::run head where "$1") || return # errexit is off before `||`
   # shellcheck disable=SC2016  # expanded on the node
   node::exec_in head sh -c 'mkdir -p "$1" && cat >"$1/doctor.json"' doctor "${where#* }/debug/$(date -u +%Y%m%dT%H%M%SZ)-doctor" <<<"$found"
 }

@@ -166,8 +166,8 @@ def _foreign_listeners(plan: Plan) -> dict[str, str]:
     """Who listens on the ports that Ray has for itself there, by port; our own Ray does not count."""
     wanted = {AGENT_PORT, *((plan.gcs_port, DASHBOARD_PORT) if plan.node == "head" else ())}
     own, commands = processes.ours(plan.cluster), processes.commands()
-    return {
-        str(port): f"process {pid} ({commands.get(pid, b'').replace(bytes(1), b' ')[:80].decode('utf-8', 'replace')})"
+    return {  # arguments may be secrets
+        str(port): f"process {pid} ({commands.get(pid, b'').split(bytes(1))[0].decode('utf-8', 'replace')})"
         if pid
         else "a process that this node does not show us"
         for port, pid in processes.listening(wanted).items()
@@ -178,9 +178,9 @@ def _foreign_listeners(plan: Plan) -> dict[str, str]:
 def _pairs(facts: Mapping[str, Facts]) -> Iterator[tuple[str, str, str, Facts]]:
     """Each pair of nodes that answer: `A -> B`, A, B, and what A saw."""
     for node, found in facts.items():
-        for peer in found["pairs"].keys() & facts.keys():
-            seen = found["pairs"][peer]
-            yield f"{node} -> {peer}", node, peer, seen
+        for peer, seen in found["pairs"].items():
+            if peer in facts:
+                yield f"{node} -> {peer}", node, peer, seen
 
 
 def _judge_ports(facts: Mapping[str, Facts], cluster: Cluster) -> Iterator[Seen]:
