@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from verdict_runs import changed, edit, recorded
 
-from verl_verdict import judge
+from verl_verdict import comparable, judge
 from verl_verdict.errors import CannotJudge
 from verl_verdict.metrics import Decisive
 from verl_verdict.verdicts import Word
@@ -103,3 +103,37 @@ def test_a_fact_that_is_accepted_and_that_no_run_has_is_named(tmp_path):
     verdict = judge.case(a, b, accept=["profile", "profil"])
     assert verdict.word is Word.IDENTICAL
     assert "no run has recorded profil, which may differ" in verdict.notes
+
+
+def replayed(tmp_path, noise=1.0, of_b=1.0):
+    """A's first run, its repeat and B's on one set of rollouts: the gradients of the repeat and of B are A's times `noise`, B's also times
+    `of_b`.
+    """
+    (a,) = recorded(tmp_path, "grpo-0.9.1-v1-1")
+    a = dataclasses.replace(a, facts={**a.facts, comparable.REPLAY: "True"})
+
+    def times(name, factor):
+        made = edit(a, "actor/grad_norm", lambda step, value: value * (factor if step > 1 else 1.0))
+        return dataclasses.replace(made, name=name, fingerprint=name)
+
+    return [a, times("again", noise)], [times("b", noise * of_b)]
+
+
+@pytest.mark.parametrize(
+    ("of_b", "word", "reason"),
+    [
+        (1.0, Word.IDENTICAL, "B is bit-equal to A"),
+        (1.02, Word.SAME, "as A does from itself"),  # A's repeat does up to 0.01, three times of which is noise
+        (1.2, Word.CHANGED, "on A's rollouts B differs from A by more than A's repeat does from step 2 on"),
+    ],
+)
+def test_on_replayed_rollouts_one_pair_is_enough_where_a_does_not_repeat_itself(tmp_path, of_b, word, reason):
+    a, b = replayed(tmp_path, 1.01, of_b)
+    found = judge.case(a, b)
+    assert (found.word, found.deterministic, found.pairs) == (word, False, 1)
+    assert reason in found.reason
+    said = "this is about the trainer: all runs trained on the rollouts and rewards of A's first run"
+    assert [note for note in found.notes if note.startswith(said)]
+    assert judge.case(a[:1], b).deterministic is None  # then a second run of A is asked for
+    without = [[dataclasses.replace(run, facts={}) for run in runs] for runs in (a, b)]
+    assert judge.case(*without).word is Word.INCONCLUSIVE

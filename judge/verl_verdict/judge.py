@@ -45,11 +45,17 @@ class _Case:
     perturbed: tuple[Run, ...]  # those that measure A's noise
     unused: tuple[str, ...]  # why others do not
     blind_from: int | None  # the step from which on their noise hides too much
+    is_measured: bool = False  # all runs trained on A's rollouts, and A's repeat measures what noise is left
 
     def says(
         self, word: Word, reason: str, how: str, first: Diagnosis | None = None, pairs_needed: int | None = None
     ) -> Verdict:
         return dataclasses.replace(self.base, word=word, reason=reason, how=how, first=first, pairs_needed=pairs_needed)
+
+    @property
+    def is_exact(self) -> bool:
+        """Each value decides."""
+        return self.is_measured or self.base.deterministic is True
 
     @property
     def lacks_perturbed(self) -> bool:
@@ -119,8 +125,7 @@ def case(
     recorded = {name for run in (*runs_a, *runs_b) for name in run.series}
     if found := _only_logged(known) or _wrong_on_its_face(known) or _never_recorded(known, decisive, recorded):
         return found
-    is_exact = known.base.deterministic is True
-    seen = outliers.find([*runs_a, *known.perturbed], runs_b, workload, deciding, deterministic=is_exact)
+    seen = outliers.find([*runs_a, *known.perturbed], runs_b, workload, deciding, deterministic=known.is_exact)
     return _with_outliers(known, seen, _exact(known) or _by_statistics(known))
 
 
@@ -135,6 +140,10 @@ def _prepare(
 ) -> _Case:
     """Pair the runs and compare each pair."""
     paired = pairing.pair_runs(runs_a, runs_b)
+    is_replay = all(comparable.REPLAY in run.facts for run in (*runs_a, *runs_b))
+    if is_replay:  # the first run of A generated, and verl hands replayed rollouts to the trainer in another order
+        reordered = tuple(dataclasses.replace(pair, a=pair.a[::-1]) for pair in paired.pairs)
+        paired = dataclasses.replace(paired, pairs=reordered)
     groups = [pair.a for pair in paired.pairs] or [tuple(runs_a)]
     repeats = [each for group in groups if (each := exact.repeats(group)) is not None]
     if repeats and not all(repeats):
@@ -145,7 +154,8 @@ def _prepare(
     elif repeats and deterministic is None:
         deterministic = True
     measured, unused = _measured(runs_a, perturbed)
-    noise = exact.noise(groups, measured) if deterministic else exact.Noise()
+    is_measured = is_replay and bool(repeats)
+    noise = exact.noise(groups, measured) if deterministic or is_measured else exact.Noise()
     compared = [(pair, exact.compare(pair.a[0], b, noise)) for pair in paired.pairs for b in pair.b]
     one_sided = {
         (each.metric, each.side): each
@@ -163,7 +173,7 @@ def _prepare(
         config=tuple(config),
         notes=(*base.notes, *_notes(runs_a, runs_b, paired, tuple(one_sided), accepted, accept), *unused),
     )
-    if perturbed and not deterministic:
+    if perturbed and not (deterministic or is_measured):
         note = "the perturbed runs were not used, because no two runs of A show that one seed gives equal runs: run A twice with one seed"
         base = dataclasses.replace(base, notes=(*base.notes, note))
     return _Case(
@@ -175,6 +185,7 @@ def _prepare(
         tuple(run for _, run in measured),
         tuple(unused),
         exact.blind_from(noise),
+        is_measured,
     )
 
 
@@ -241,6 +252,10 @@ def _notes(
     }
     if one_sided_hashes:
         found.append(f"not compared, because only one side has a hash of them: {listed(sorted(one_sided_hashes))}")
+    if comparable.REPLAY in runs_a[0].facts:
+        found.append(
+            "this is about the trainer: all runs trained on the rollouts and rewards of A's first run, so what B samples itself is not in it"
+        )
     if not all(run.seed for run in (*runs_a, *runs_b)):
         found.append("the records do not tell their seeds: the runs are paired in the given order")
     if paired.alone_a or paired.alone_b:
@@ -316,17 +331,16 @@ def _with_outliers(known: _Case, found: Sequence[Outlier], verdict: Verdict) -> 
     decided = [
         each
         for each in found
-        if each.is_in_most
-        and (each.of >= FEWEST or (each.is_far and (known.base.deterministic or each.of >= LOOKS[0])))
+        if each.is_in_most and (each.of >= FEWEST or (each.is_far and (known.is_exact or each.of >= LOOKS[0])))
     ]
     word, needed = Word.INCONCLUSIVE, None
     if decided:  # far outside is wrong on any side of a metric; outside the band may be a change
         word = Word.REGRESSED if any(each.is_far or each.side < 0 for each in decided) else Word.CHANGED
     first, *others = decided or found
     at = diagnosis.at(first.step, first.metric, first.a, first.b, known.base.config, [each.metric for each in others])
-    exactly = verdict.first if known.base.deterministic else None
+    exactly = verdict.first if known.is_exact else None
     # Where more pairs would decide nothing, one run outside is the reason.
-    is_last = verdict.word is Word.INCONCLUSIVE and verdict.pairs_needed is None and not known.base.deterministic
+    is_last = verdict.word is Word.INCONCLUSIVE and verdict.pairs_needed is None and not known.is_exact
     if not is_last and (verdict.word in (Word.REGRESSED, word) or (not decided and status([verdict]))):
         notes = (str(first), *verdict.notes)
         return dataclasses.replace(verdict, first=verdict.first or at, notes=notes)
@@ -356,7 +370,7 @@ def _exact(known: _Case) -> Verdict | None:
     how = f"{number.metrics} metrics over {number.steps} steps of {_pairs(len(known.compared))}, value by value"
     if outcomes == {Outcome.IDENTICAL}:
         return _agrees(known, Word.IDENTICAL, "B is bit-equal to A", how)
-    if not known.base.deterministic:
+    if not known.is_exact:
         return None
     first = diagnosis.diagnose(known.worst_pair[1], known.base.config)
     if first is not None and Outcome.DIFFERS in outcomes:
@@ -449,7 +463,10 @@ def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
             return dataclasses.replace(judged, first=first)
     # Statistics show no better or worse side, and the values differ all the same.
     values = diagnosis.both(first.a, first.b)
-    reason = f"runs of A with one seed are equal, and B differs from step {first.step} on ({first.metric}: {values})"
+    says = "runs of A with one seed are equal, and B differs"
+    if known.is_measured and not known.base.deterministic:
+        says = "on A's rollouts B differs from A by more than A's repeat does"
+    reason = f"{says} from step {first.step} on ({first.metric}: {values})"
     changed = known.says(Word.CHANGED, reason, how, first)
     is_rounding_first = all(each.begins_as_rounding for _, each in known.compared if each.outcome is Outcome.DIFFERS)
     return dataclasses.replace(changed, needs_perturbed=is_rounding_first and known.lacks_perturbed)

@@ -310,6 +310,45 @@ def test_a_run_that_did_not_train_on_the_recording_decides_nothing(root):
     assert words(session) == {"ppo": "incomparable"}
 
 
+def first_step(root, name, tokens, change=None):
+    return {**job(root, "ppo-0.9.1-v0", name, TREES["B"], change, steps=(1,)), "sampled_first": tokens}
+
+
+def test_the_rollouts_of_a_replayed_case_are_a_verdict_of_their_own_and_say_which_half_differs(root):
+    session = replayed(root)
+    session.write("recording-ppo-100", {"files": {}})
+    pair(root, session, recorded="ppo-0.9.1-v0")
+    session.write_job("ppo_a", {**session.read("job-ppo_a"), "sampled_first": "t"})
+    assert words(session) == {"ppo": "identical"}
+    own = following(session)
+    assert (own, own.name) == (Run("ppo", "B", 100, 1, own=True), "ppo_b_rollout")
+    assert schedule.overrides_of(own, suites.parse("cases: {ppo: {workload: ppo}}", "x"), session.evidence()) == ["trainer.total_training_steps=1", "trainer.save_freq=-1"]  # fmt: skip
+    assert schedule.recording_of(own, session.evidence()) is None
+
+    def longer(step, data):
+        if "response_length/mean" in data:
+            data["response_length/mean"] *= 1.5
+
+    session.write_job("ppo_b_rollout", first_step(root, "b-own", "other", longer))
+    assert words(session) == {"ppo": "identical", "ppo rollout": "inconclusive"}
+    assert following(session) == Run("ppo", "A", 100, 1, own=True)
+    session.write_job("ppo_a_rollout", first_step(root, "a-own", "t"))
+    assert following(session) is None
+    assert words(session) == {"ppo": "identical", "ppo rollout": "changed"}
+    assert "which half: the trainer is as in A, the rollout differs" in verdict.of_session(session.evidence())[0].notes
+    assert (
+        len(schedule.runs_of(suites.parse("cases: {ppo: {workload: ppo}}", "x").cases[0], "B", session.evidence())) == 1
+    )
+
+
+def test_a_b_that_failed_generates_nothing_more(root):
+    session = replayed(root)
+    session.write("recording-ppo-100", {"files": {}})
+    pair(root, session, recorded="ppo-0.9.1-v0", **{"stalled": True})
+    assert words(session) == {"ppo": "regressed"}
+    assert following(session) is None
+
+
 def test_a_config_that_only_b_refuses_is_a_regression(root):
     session = make(root, suite="cases: {ppo: {workload: ppo}}")
     session.write("refused-ppo_b", {"reason": "The override 'a=1' sets a key that ppo_trainer of CODE_ID=b lacks."})

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +130,8 @@ def _texts(attempts: Iterable[JobDir]) -> tuple[list[str], list[int]]:
     return texts, starts
 
 
-def sampled(directory: Path) -> str | None:
-    """The hash of what a job sampled at all steps. A step counts as its last attempt made it.
+def sampled(directory: Path, only: Collection[str] = ()) -> str | None:
+    """The hash of what a job sampled at all steps, or at these `only`. A step counts as its last attempt made it.
 
     verl 0.7.1 to 0.9.1 write `samples/N.jsonl` for step N, with an object for each answer, in the order in which the answers
     came. None if the job did not write them, or did not write them to the end: then it failed, which is judged elsewhere.
@@ -141,6 +141,7 @@ def sampled(directory: Path) -> str | None:
     try:
         attempts = JobDir(directory).attempts()
         steps = {path.stem: path for attempt in attempts for path in attempt.samples.glob("*.jsonl")}
+        steps = {step: path for step, path in steps.items() if not only or step in only}
         for step, path in sorted(steps.items()):
             with path.open(encoding="utf-8") as file:
                 answers = [json.loads(line) for line in file]

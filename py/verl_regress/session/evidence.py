@@ -124,6 +124,7 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "weights": newest and checkpoints.weights_hash(newest),
         "checkpoint_weights": checkpoint_weights(found),
         "sampled": recorded_run.sampled(found.path),
+        "sampled_first": recorded_run.sampled(found.path, {"1"}),
         "loaded": loaded(found, Path(plan["code_path"])),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
         # The trainer of SFT samples nothing.

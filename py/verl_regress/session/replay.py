@@ -20,6 +20,7 @@ from verl_regress.plan.plan import Plan
 from verl_regress.session.suites import Case, Suite
 from verl_regress.store.artefact import sha256_of
 
+_STEPS = "trainer.total_training_steps"
 _KEYS = {True: "skip.rollout_tq", False: "skip.rollout"}  # by trainer.use_v1
 # verl puts these into the path of a recording, in addition to the names of experiment and project (verl/utils/skip/rollout_skip.py, 0.9.1).
 _IN_PATH = (
@@ -58,7 +59,7 @@ def decide(suite: Suite, directory: Path, plan_of: Callable[[Case, str], Plan]) 
         if why := _why_not(suite, case, plans):
             say.skip(f"the replay of {case.name} ({why})")
             continue
-        steps, size = int(plans["A"].composed.value("trainer.total_training_steps")), _most_bytes(plans["A"])
+        steps, size = int(plans["A"].composed.value(_STEPS)), _most_bytes(plans["A"])
         say.info(
             f"{case.name}: A's rollouts are recorded in {directory}, at most {size / 2**20:,.1f} MiB for each seed"
         )
@@ -78,22 +79,15 @@ def _why_not(suite: Suite, case: Case, plans: Mapping[str, Plan]) -> str | None:
     family = [each for each in suite.cases if case.name in (each.name, each.continues)]
     if any(each.speed or each.memory for each in family):
         return "a case whose speed or memory is judged generates in every run"
-    trainers = {side: bool(made.composed.value("trainer.use_v1")) for side, made in plans.items()}
     for side, made in plans.items():
-        key = _KEYS[trainers[side]]
+        key = _KEYS[bool(made.composed.value("trainer.use_v1"))]
         if any(each.parts()[1].startswith(f"{key}.") for each in made.composed.left_out):
             return f"verl {made.code.record['verl_version']} of {side} has no key {key}, which verl has since 0.9.0"
-    values = {
-        "trainer.use_v1": tuple(trainers.values()),
-        **{key: tuple(made.composed.value(key) for made in plans.values()) for key in _IN_PATH},
-        "trainer.total_training_steps": tuple(
-            made.composed.value("trainer.total_training_steps") for made in plans.values()
-        ),
-    }
-    differ = [f"{key} is {a} in A and {b} in B" for key, (a, b) in values.items() if a != b]
-    if differ:
-        return first(differ)
-    lacks_steps = values["trainer.total_training_steps"][0] is None
+    for key in ("trainer.use_v1", _STEPS, *_IN_PATH):
+        a, b = (made.composed.value(key) for made in plans.values())
+        if a != b:
+            return f"{key} is {a} in A and {b} in B"
+    lacks_steps = plans["A"].composed.value(_STEPS) is None
     return "verl's config does not say how many steps it trains: give steps in the suite" if lacks_steps else None
 
 
@@ -101,7 +95,7 @@ def _most_bytes(made: Plan) -> int:
     value = made.composed.value
     prompts = int(value("data.gen_batch_size") or value("data.train_batch_size"))
     tokens = int(value("data.max_prompt_length")) + int(value("data.max_response_length"))
-    answers = prompts * int(value("actor_rollout_ref.rollout.n")) * int(value("trainer.total_training_steps"))
+    answers = prompts * int(value("actor_rollout_ref.rollout.n")) * int(value(_STEPS))
     return answers * (tokens * _PER_TOKEN + _PER_ANSWER)
 
 
@@ -114,9 +108,8 @@ def files_of(directory: Path) -> dict[str, str]:
 
 def unrecorded(files: Iterable[str], trained: Iterable[int]) -> str | None:
     """What a recording lacks of the steps that its run trained; None if it has them all."""
-    lacking = sorted(set(trained) - {int(path.split("/")[_STEP]) for path in files})
-    steps = first([str(step) for step in lacking])
-    return f"its rollouts of step {steps} were not recorded, so no other run can train on them" if lacking else None
+    lacking = _listed(set(trained) - _steps_of(files))
+    return f"its rollouts of step {lacking} were not recorded, so no other run can train on them" if lacking else None
 
 
 def need_unchanged(directory: Path, recorded: Mapping[str, str]) -> None:
@@ -134,9 +127,16 @@ def misused(job: JobDir, recorded: Mapping[str, str], directory: Path, trained: 
         return f"it did not leave A's rollouts as they were: {changed}"
     with job.driver_log.open("rb") as log:
         read = {int(step) for line in log for step in _READ.findall(line)}
-    lacking = sorted({int(path.split("/")[_STEP]) for path in recorded} & set(trained) - read)
-    steps = first([str(step) for step in lacking])
-    return f"it did not read A's rollouts of step {steps}, so it generated its own" if lacking else None
+    lacking = _listed(_steps_of(recorded) & set(trained) - read)
+    return f"it did not read A's rollouts of step {lacking}, so it generated its own" if lacking else None
+
+
+def _steps_of(files: Iterable[str]) -> set[int]:
+    return {int(path.split("/")[_STEP]) for path in files}
+
+
+def _listed(steps: Iterable[int]) -> str:
+    return first([str(step) for step in sorted(steps)])
 
 
 def _changed(files: Mapping[str, str], recorded: Mapping[str, str]) -> str | None:

@@ -14,7 +14,10 @@ Evidence = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a case with A or B. `again` is a second run of A with the first seed, `perturbed` one whose last bits are changed."""
+    """One run of a case with A or B. `again` is a second run of A with the first seed, `perturbed` one whose last bits are changed.
+
+    `own` is one step of a replayed case for which the run generates its own rollouts.
+    """
 
     case: str
     side: str  # A or B
@@ -22,12 +25,13 @@ class Run:
     pair: int  # 1 is the first
     again: bool = False
     perturbed: bool = False
+    own: bool = False
 
     @property
     def name(self) -> str:
-        """`ppo_a`, `ppo_b_2` for the second pair, `ppo_a_again`, `ppo_a_perturbed`."""
-        if self.again or self.perturbed:
-            which = "_again" if self.again else "_perturbed"
+        """`ppo_a`, `ppo_b_2` for the second pair, `ppo_a_again`, `ppo_a_perturbed`, `ppo_b_rollout`."""
+        if self.again or self.perturbed or self.own:
+            which = "_again" if self.again else "_perturbed" if self.perturbed else "_rollout"
         else:
             which = f"_{self.pair}" if self.pair > 1 else ""
         return f"{self.case}_{self.side.lower()}{which}"
@@ -35,10 +39,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Wants:
-    """What the verdicts on a case still lack: a second run of A, a perturbed one, or further pairs."""
+    """What the verdicts on a case still lack: a second run of A, a perturbed one, one of its own rollouts, or further pairs."""
 
     again: bool = False
     perturbed: bool = False
+    own: bool = False
     pairs: bool = False
 
 
@@ -64,16 +69,18 @@ class Recording:
 def recording_of(run: Run, evidence: Evidence) -> Recording | None:
     """The recording of a run; None if its case is not replayed."""
     known = evidence.get("replay", {}).get("cases", {}).get(run.case)
-    if known is None:
+    if known is None or run.own:
         return None
     is_first = run.side == "A" and not (run.again or run.perturbed) and run.case == known["recorded_by"]
     return Recording(f"{known['recorded_by']}-{run.seed}", known["steps"], is_first)
 
 
 def runs_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
-    """The evidence of the runs of a case with one side, by the names of the runs; without A's perturbed one, which is not compared with B."""
+    """The evidence of the runs of a case with one side, by the names of the runs; without those that are not compared with B's or A's: A's
+    perturbed one, and those of their own rollouts.
+    """
     jobs = jobs_of(evidence)
-    runs = [run for run in all_runs(case) if run.side == side and not run.perturbed]
+    runs = [run for run in all_runs(case) if run.side == side and not (run.perturbed or run.own)]
     return {run.name: jobs[run.name] for run in runs if run.name in jobs}
 
 
@@ -83,10 +90,16 @@ def perturbed_of(case: Case, evidence: Evidence) -> dict[str, Any]:
     return {name: jobs[name]} if name in jobs else {}
 
 
+def own_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
+    """The evidence of the run of that side that generated its own rollouts, by its name; empty if there is none."""
+    jobs, name = jobs_of(evidence), _own(case, side).name
+    return {name: jobs[name]} if name in jobs else {}
+
+
 def all_runs(case: Case) -> list[Run]:
-    """Every run that a case may take, A's first, with its second and its perturbed run after the first one."""
+    """Every run that a case may take, A's first, with its second, its perturbed and its own run after the first one."""
     runs = [Run(case.name, side, seed, pair) for side in "AB" for pair, seed in enumerate(case.seeds, start=1)]
-    return [runs[0], _again(case), _perturbed(case), *runs[1:]]
+    return [runs[0], _again(case), _perturbed(case), _own(case, "A"), *runs[1:], _own(case, "B")]
 
 
 def spent(evidence: Evidence) -> int:
@@ -132,6 +145,9 @@ def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Wants]) -> 
             return _again(case)
         if wanted.perturbed and _perturbed(case).name not in recorded:
             return _perturbed(case)
+        for side in "BA" if wanted.own else "":
+            if not own_of(case, side, evidence):
+                return _own(case, side)
         if not wanted.pairs:
             return None
     return None
@@ -186,10 +202,16 @@ def _perturbed(case: Case) -> Run:
     return Run(case.name, "A", case.seeds[0], 1, perturbed=True)
 
 
+def _own(case: Case, side: str) -> Run:
+    return Run(case.name, side, case.seeds[0], 1, own=True)
+
+
 def overrides_of(run: Run, suite: Suite, evidence: Evidence) -> list[str]:
     """What the run adds to its JobSpec. A run that continues needs a checkpoint of its source with that side and seed."""
     case = suite.case(run.case)
     added = list(case.overrides)
+    if run.own:
+        return [*added, "trainer.total_training_steps=1", "trainer.save_freq=-1"]
     if case.continues is None:
         return added + ([f"trainer.total_training_steps={case.steps}"] if case.steps else [])
     source = jobs_of(evidence)[source_of(run, case).name]

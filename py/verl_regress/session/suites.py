@@ -48,6 +48,11 @@ class Case:
         return bool(self.equal or self.equals)
 
     @property
+    def rollout_name(self) -> str:
+        """The name of the verdict on its rollouts, if it is replayed."""
+        return f"{self.name} rollout"
+
+    @property
     def most_runs(self) -> int:
         """The most runs that it can take: its pairs, A once more to see whether it repeats itself, and if it may, A perturbed."""
         if self.is_in_group:

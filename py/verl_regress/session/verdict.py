@@ -10,11 +10,13 @@ from verl_regress.session import schedule, suites
 from verl_regress.session.schedule import Evidence, Wants
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import jobs_of
-from verl_verdict import diagnosis, invariants, judge, memory, records, resumed, speed
+from verl_verdict import diagnosis, invariants, judge, memory, records, resumed, rollout, speed
 from verl_verdict.errors import CannotJudge
 from verl_verdict.metrics import Decisive
 from verl_verdict.verdicts import Verdict, Word
 
+_AGREE = (Word.IDENTICAL, Word.SAME)
+_UNDECIDED = (Word.INCONCLUSIVE, Word.INCOMPARABLE)
 _SIDES = {"more": +1, "less": -1, "neither": 0}
 
 
@@ -35,6 +37,8 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
         a, b = ([run_of(job) for job in sides[side].values()] for side in "AB")
         perturbed = [run_of(job) for job in schedule.perturbed_of(case, evidence).values()]
         found = [_with_files(_beside_its_source(_judge(case, a, b, perturbed), case, evidence), sides)]
+        if of_rollout := _of_rollout(case, evidence):
+            found = [_with_half(found[0], of_rollout), _with_files(of_rollout, sides)]
         if case.speed:
             found.append(speed.case(a, b, name=case.speed_name))
         if case.memory:
@@ -93,13 +97,41 @@ def _beside_its_source(verdict: Verdict, case: Case, evidence: Evidence) -> Verd
     return resumed.judge(verdict, a, b, source, case.ignore)
 
 
+def _of_rollout(case: Case, evidence: Evidence) -> Verdict | None:
+    """The verdict on what B samples itself; None if it has not done so, or the case is not replayed."""
+    own = schedule.own_of(case, "B", evidence)
+    if not own:
+        return None
+    first = next(iter(schedule.runs_of(case, "A", evidence).values()))
+    a, b = (
+        [_first_step_of(job) for job in jobs]
+        for jobs in ([first, *schedule.own_of(case, "A", evidence).values()], own.values())
+    )
+    return rollout.case([run.without(case.ignore) for run in a], b[0].without(case.ignore), name=case.rollout_name)
+
+
+def _first_step_of(job: Mapping[str, Any]) -> records.Run:
+    found = job.get("sampled_first")
+    return dataclasses.replace(run_of(job), hashes={records.TOKENS: found} if found else {})
+
+
+def _with_half(trainer: Verdict, of_rollout: Verdict) -> Verdict:
+    """The verdict on replayed runs, which is about the trainer, with which half of verl differs."""
+    says = {
+        half: "is as in A" if found.word in _AGREE else "is not decided" if found.word in _UNDECIDED else "differs"
+        for half, found in (("trainer", trainer), ("rollout", of_rollout))
+    }
+    note = f"which half: the trainer {says['trainer']}, the rollout {says['rollout']}"
+    return dataclasses.replace(trainer, notes=(note, *trainer.notes))
+
+
 def _resumed(case: Case, side: str, evidence: Evidence) -> list[resumed.Resumed]:
     """The recorded runs of a case with one side, each with the run that it continues."""
     jobs = jobs_of(evidence)
     return [
         resumed.Resumed(run_of(jobs[run.name]), run_of(jobs[schedule.source_of(run, case).name]))
         for run in schedule.all_runs(case)
-        if run.side == side and not run.perturbed and run.name in jobs
+        if run.side == side and not (run.perturbed or run.own) and run.name in jobs
     ]
 
 
@@ -114,10 +146,22 @@ def wants(case: Case, evidence: Evidence) -> Wants:
     )
     return Wants(
         again=again,
+        own=_wants_own(case, evidence, found),
         perturbed=any(
             verdict.needs_perturbed for verdict in found if verdict.pairs and verdict.word is not Word.REGRESSED
         ),
         pairs=any(verdict.pairs_needed for verdict in open_ones),
+    )
+
+
+def _wants_own(case: Case, evidence: Evidence, found: Sequence[Verdict]) -> bool:
+    """Does the verdict on the rollouts of a replayed case lack a run? B's comes first. A B that failed shows nothing more."""
+    recording = schedule.recording_of(schedule.first_runs(case)[0], evidence)
+    if recording is None or not recording.is_made or case.is_in_group or not found[0].pairs:
+        return False
+    of_rollout = next((each for each in found if each.case == case.rollout_name), None)
+    return of_rollout is None or (
+        of_rollout.word is Word.INCONCLUSIVE and of_rollout.deterministic is None and bool(of_rollout.first)
     )
 
 

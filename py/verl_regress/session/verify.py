@@ -170,7 +170,10 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str) -> Session:
             },
         )
     if not args.only:
-        most = min(sum(case.most_runs for case in suite.cases), args.knobs.number("BUDGET") or sys.maxsize)
+        # One step of A and of B with their own rollouts.
+        own = 2 * len(suite.cases) if args.knobs.is_on("REPLAY") else 0
+        most = sum(case.most_runs for case in suite.cases) + own
+        most = min(most, args.knobs.number("BUDGET") or sys.maxsize)
         least = min(2 * len(suite.cases), most)
         reused = ", less those of A that earlier sessions made" if suite.reuse else ""
         say.info(f"this session makes {least} to {most} runs{reused}")
@@ -205,7 +208,7 @@ def _next(root: SharedRoot, session: Session, suite: Suite, budget: int | None) 
             return None
         case = suite.case(following.case)
         is_replayed = schedule.recording_of(following, known) is not None  # its rollouts are this session's
-        may_reuse = following.side == "A" and suite.reuse and not only and not is_replayed
+        may_reuse = following.side == "A" and suite.reuse and not only and not is_replayed and not following.own
         earlier = reuse.earlier_run_of_a(root, session, case, following) if may_reuse else None
         if earlier is not None:
             before, job = earlier

@@ -31,31 +31,38 @@ is_first_over() { ! kill -0 "$first" 2>/dev/null; }
 
 last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort | tail -n 1; }
 
-@test "the opposite sign of B's advantages: regressed at step 1, every check passes" {
+@test "the opposite sign of B's advantages, replayed: the trainer regressed at step 1" {
   copy_of_a planted
   sed -i 's/advantages = verl_F.masked_whiten(advantages, response_mask)$/advantages = -verl_F.masked_whiten(advantages, response_mask)/' \
     "${BATS_FILE_TMPDIR}/planted/verl/trainer/ppo/core_algos.py"
   # One short PPO: suites/rehearsal.yaml takes several minutes.
   printf 'cases:\n  ppo: {workload: ppo, steps: 2, overrides: [trainer.nnodes=1]}\n' >"${BATS_TEST_TMPDIR}/suite.yaml"
-  SUITE="${BATS_TEST_TMPDIR}/suite.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/planted" run scripts/60_verify.sh
+  REPLAY=1 SUITE="${BATS_TEST_TMPDIR}/suite.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/planted" run scripts/60_verify.sh
   assert_status 9
   assert_line ' +this session makes 2 to [0-9]+ runs.*'
   assert_line '([0-9]+) of \1 checks passed'
   assert_line 'ppo +regressed: with equal rewards, critic/advantages has the opposite sign in B at step 1: .*'
   assert_line 'first +step 1, critic/advantages/(max|min): A -?[0-9.]+, B -?[0-9.]+'
   assert_line 'code +1 of the loaded files differ: verl/trainer/ppo/core_algos.py'
+  assert_line 'ppo rollout +identical: .*'
+  assert_line 'note +which half: the trainer differs, the rollout is as in A'
   assert_line 'verdict +regressed \(exit status 9\)'
   session=$(last_session)
+  # A wrote both steps, and B used them: another file would be in one of the two lists alone.
+  (cd "${session}/replay/ppo-100" && find . -type f -printf '%P\n' | sort) >"${BATS_TEST_TMPDIR}/files"
+  (($(grep -cE '/[12]/0/tq_batch.pt$' "${BATS_TEST_TMPDIR}/files") == 2))
+  jq -r '.files | keys[]' "${session}/evidence/recording-ppo-100.json" | sort | diff - "${BATS_TEST_TMPDIR}/files"
+  [[ $(jq .misused "${session}/evidence/job-ppo_b.json") == null ]]
   [[ $(jq -c '[.status, .verdict, .passed]' "${session}/report.json") == '[9,"regressed",true]' ]]
-  [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_b ppo_a' ]]
+  [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_a ppo_b ppo_b_rollout' ]]
   grep -q '^# regressed: B breaks what A does (ppo' "${session}/report.md"
   (($(grep -o '<svg ' "${session}/report.html" | wc -l) >= 8)) # decisive metrics of PPO
   grep -q '>first difference: step 1<' "${session}/report.html"
   grep -qE 'tests="[0-9]+" failures="[12]"' "${session}/junit.xml"
-  # Both began with the same weights, so they sampled the same at step 1, and something else at the end.
+  # B alone would have sampled something else at step 2.
   sampled() { jq -c '[.input, .output]' "${WORKDIR}/shared/jobs/$(jq -r ".jobs.ppo_$1.submission_id" "${session}/report.json")/samples/$2.jsonl" | sort; }
   (($(sampled a 1 | grep -c .) >= 16))
-  [[ $(sampled a 1) == "$(sampled b 1)" && $(sampled a 2) != "$(sampled b 2)" ]]
+  [[ $(sampled a 1) == "$(sampled b_rollout 1)" && $(sampled a 1) == "$(sampled b 1)" && $(sampled a 2) == "$(sampled b 2)" ]]
 }
 
 @test "a loss of B that is NaN, interrupted: the session goes on, and B is regressed" {

@@ -1,0 +1,98 @@
+"""The rollout half of a replayed case: does B sample as A does at the first step, where both still have the same weights?
+
+Replayed runs share A's rollouts, so they show the trainer alone. For this half B generates one step for itself; A's first run generated, too.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from verl_verdict import comparable, diagnosis, exact, metrics, preconditions, sampled
+from verl_verdict.exact import Outcome
+from verl_verdict.records import TOKENS, Run
+from verl_verdict.verdicts import Verdict, Word
+
+_NOT_ASKED = (comparable.REPLAY, "override trainer.total_training_steps", "override trainer.save_freq")
+
+
+def case(runs_a: Sequence[Run], b: Run, *, name: str) -> Verdict:
+    """The verdict on the first step of B's own run against that of A's first run. A second run of A tells whether it repeats itself; it is
+    asked for (`deterministic` is None) where that matters. The hash of the tokens is that of the first step.
+    """
+    base = Verdict(
+        name, Word.INCONCLUSIVE, "", workload=b.workload, how="tokens, lengths and log-probs of the first step", pairs=1
+    )
+    runs, other = [_first_step(run) for run in runs_a], _first_step(b)
+    early = preconditions.incomparable(base, runs, [other], ()) or preconditions.unusable_a(base, runs, [other])
+    early = early or preconditions.failed_b(base, runs, [other])
+    if early:
+        return early
+    a = runs[0]
+    base = dataclasses.replace(base, deterministic=_repeats(runs), config=tuple(comparable.config(a, other)))
+    if not exact.compared(a, other) or not {TOKENS} <= a.hashes.keys() & other.hashes.keys():
+        return dataclasses.replace(base, reason="the runs did not record what they sampled at the first step")
+    found = exact.compare(a, other, exact.noise([runs]))
+    first, has_same_tokens = diagnosis.diagnose(found, base.config), a.hashes[TOKENS] == other.hashes[TOKENS]
+    says = dataclasses.replace(base, first=first)
+    if worse := sampled.worse_alone(a, other, base.workload, ()):
+        return dataclasses.replace(
+            says, word=Word.REGRESSED, reason=f"the rollout of B disagrees more with the actor: {worse}"
+        )
+    if has_same_tokens and found.outcome in (Outcome.IDENTICAL, Outcome.ROUNDING):
+        equal = "bit-equal" if found.outcome is Outcome.IDENTICAL else "equal but for rounding"
+        word = Word.IDENTICAL if found.outcome is Outcome.IDENTICAL else Word.SAME
+        return dataclasses.replace(
+            base, word=word, reason=f"B samples A's tokens, and all that is known of them is {equal}"
+        )
+    what = (
+        "B samples A's tokens with other log-probs or rewards" if has_same_tokens else "B samples other tokens than A"
+    )
+    if base.deterministic:
+        return dataclasses.replace(says, word=Word.CHANGED, reason=f"{what}, and A's own runs sample the same")
+    if base.deterministic is None:
+        return dataclasses.replace(says, reason=f"{what}, and one run of A does not tell whether it repeats itself")
+    if _is_within_floors(runs, other):
+        return dataclasses.replace(
+            base,
+            word=Word.SAME,
+            reason="A samples other tokens in each run, and B's lengths, log-probs and scores differ no more than that",
+        )
+    return dataclasses.replace(
+        says,
+        reason="A samples other tokens in each run, and one step does not tell whether B differs more: run REPLAY=0",
+    )
+
+
+def _first_step(run: Run) -> Run:
+    """What is known of the samples of the first step, without what only its length or its replay brings with it."""
+    first = min(run.steps, default=0)
+    series = {
+        name: {first: values[first]} for name, values in run.series.items() if first in values and _is_of_rollout(name)
+    }
+    facts = {name: fact for name, fact in run.facts.items() if name not in _NOT_ASKED}
+    return dataclasses.replace(
+        run,
+        series=series,
+        facts=facts,
+        problems=tuple(each for each in run.problems if each.step == first),
+        fingerprint="",
+    )
+
+
+def _is_of_rollout(name: str) -> bool:
+    return metrics.stage_of(name) in metrics.STAGES[:4]
+
+
+def _repeats(runs: Sequence[Run]) -> bool | None:
+    same_tokens = len({run.hashes.get(TOKENS) for run in runs}) == 1
+    repeats = exact.repeats(runs)
+    return repeats and same_tokens
+
+
+def _is_within_floors(runs: Sequence[Run], other: Run) -> bool:
+    """Is each decisive metric of B within its floor, or within three times what A's two runs differ by?"""
+    a, again = runs[:2]
+    for summary in sampled.summaries([a, again, other], other.workload, ()):
+        mine, own, value = summary.value(a), summary.value(again), summary.value(other)
+        if abs(value - mine) > max(summary.floor(mine), 3 * abs(own - mine)):
+            return False
+    return True
