@@ -27,7 +27,7 @@ from verl_verdict.errors import CannotJudge
 from verl_verdict.records import Run
 
 _SEED = re.compile(r"(^|[._])seed$")
-# Variables and config keys that name the job itself, or where its files are; and whether a breakpoint waits for a person.
+# Variables and config keys that name the job itself, or where its files and rollouts are; and whether a breakpoint waits for a person.
 _OWN_VARIABLES = (
     "HF_MODULES_CACHE", "PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REHEARSAL_REPORTS", "VERL_REGRESS_SECRETS", "VERL_REGRESS_JOB_UIDS",
     "RAY_DEBUG", "RAY_DEBUG_POST_MORTEM", "VERL_REGRESS_DEBUGGER_HOST",
@@ -38,7 +38,8 @@ _HOOKS = "VERL_REGRESS_HOOKS"
 _BESIDE_TRAINING = ("job_secrets", "process_memory", "job_exceptions", "debugger")
 _PERTURBING = "last_bit"  # and this one makes the job a perturbed run
 _OWN_KEYS = re.compile(
-    r"^(hydra\.|trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|rollout_data_dir|resume_))"
+    r"^(hydra\.|skip\.|.*rollout\.trace\.experiment_name|"
+    r"trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|rollout_data_dir|resume_))"
 )
 # Where a job continues from is a file of its own side; the steps that it trains show at which step.
 _OWN_OVERRIDE = "trainer.resume_from_path"
