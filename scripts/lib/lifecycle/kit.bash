@@ -9,7 +9,9 @@ readonly KIT_BYTES_TOOLS=130000000 KIT_BYTES_VERL=20000000
 
 # kit::find: what will be in the kit, in the file "parts" of KIT_FACTS: KIND, NAME, BYTES, PROFILE; and what it will lack, in "lacking".
 kit::find() {
-  local profile profiles=${KIT:-$PROFILE}
+  local profile profiles=$KIT
+  # shellcheck disable=SC2153  # the knob
+  [[ -n $profiles ]] || profiles=$PROFILE
   profiles=${profiles//[, ]/ }
   KIT_VERSION=$(sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' "${REPO_DIR}/py/verl_regress/__init__.py")
   KIT_STAGE="${WORKDIR}/cache/kit/$(kit::locks)-$(uname -m)"
