@@ -314,7 +314,7 @@ def first_step(root, name, tokens, change=None):
     return {**job(root, "ppo-0.9.1-v0", name, TREES["B"], change, steps=(1,)), "sampled_first": tokens}
 
 
-def test_the_rollouts_of_a_replayed_case_are_a_verdict_of_their_own_and_say_which_half_differs(root):
+def test_the_rollouts_of_a_replayed_case_are_a_verdict_and_say_which_half_differs(root):
     session = replayed(root)
     session.write("recording-ppo-100", {"files": {}})
     pair(root, session, recorded="ppo-0.9.1-v0")

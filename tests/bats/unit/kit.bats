@@ -195,7 +195,7 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   nothing_there
 }
 
-@test "unkit installs from the kit alone, is asked again without effect, and CHECK=1 only checks" {
+@test "unkit installs from the kit alone, does nothing twice, and CHECK=1 only checks" {
   made
   unkit CHECK=1
   assert_status 0
@@ -222,7 +222,7 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   refute_text changed
 }
 
-@test "a package that conflicts, and an engine that Compose does not want, install nothing" {
+@test "a package that conflicts, or an engine that Compose refuses, installs nothing" {
   made
   touch "${BOX}/compose" "${BOX}/conflict"
   rm "${BOX}/bin/jq"
