@@ -153,3 +153,14 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   [[ $(jq -c '[.checks[] | select(.result == "not run") | .name]' "${report}/report.json") == '["grpo","ppo","resume","verify"]' ]]
   tar -xzOf "${report}/acceptance.tar.gz" --wildcards '*/driver.log' | grep -q 'Total training steps: 4'
 }
+
+@test "make acceptance counts and names a host outside that a job connects to" {
+  copy_of_a egress
+  printf '%s\n' 'import socket' 'outside = socket.socket()' 'outside.settimeout(0.2)' 'outside.connect_ex(("192.0.2.1", 80))' \
+    >>"${BATS_FILE_TMPDIR}/egress/verl/workers/utils/losses.py"
+  CODE_ID=egress VERL_SOURCE="path:${BATS_FILE_TMPDIR}/egress" scripts/31_snapshot_verl_code.sh
+  CODE_ID=egress OVERRIDES=trainer.nnodes=1 run scripts/67_acceptance.sh
+  assert_status 9
+  assert_line ' +the process .* asked for 192\.0\.2\.1:80'
+  assert_line '5 checks passed, 1 failed, 4 not run \(exit status 9\)'
+}
