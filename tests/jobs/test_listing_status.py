@@ -30,7 +30,7 @@ def order_of_names(monkeypatch):
     """Orders jobs by name, as if all were made within one tick of the file system's clock."""
     from verl_regress.jobs import find
 
-    monkeypatch.setattr(find, "made", lambda _job: 0)
+    monkeypatch.setattr(find, "reserved_at", lambda _job: 0)
 
 
 @pytest.mark.usefixtures("cluster")

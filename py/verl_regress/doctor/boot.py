@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-lines = list(iter(sys.stdin.buffer.readline, b"\n"))
-with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
-    files = {one.name: found.read() for one in archive if (found := archive.extractfile(one)) is not None}
+files: dict[str, bytes] = {}
 
 
 class _Sent(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -38,6 +36,9 @@ class _Sent(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 if __name__ == "__main__":
+    lines = list(iter(sys.stdin.buffer.readline, b"\n"))
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+        files |= {one.name: found.read() for one in archive if (found := archive.extractfile(one)) is not None}
     sys.meta_path.insert(0, _Sent())
     from verl_regress.doctor.command import main
 
