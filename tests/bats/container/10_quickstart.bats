@@ -82,8 +82,8 @@ setup() {
 }
 
 @test "the seconds of every phase are at the end" {
-  for phase in bootstrap_host 10_build_image 01_up 20_start_head 21_start_workers 30_prepare_data_and_model \
-    31_snapshot_verl_code 40_submit_ppo_epoch1; do
+  for phase in bootstrap_host 05_choose_gpus 10_build_image 01_up 11_doctor 20_start_head 21_start_workers 30_prepare_data_and_model \
+    31_snapshot_verl_code 44_submit_sdk; do
     assert_line " +[0-9.]+ s  ${phase}"
   done
 }
