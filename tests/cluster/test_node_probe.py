@@ -1,8 +1,11 @@
 """What a node says before the helper is there."""
 
+import os
 import socket
+import subprocess
 import sys
 from importlib import invalidate_caches, metadata
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +55,7 @@ def packages(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(node_probe, "_LARGE", ("torch",))
     monkeypatch.setattr(sys, "pycache_prefix", None)
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
     for name in ("torch", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
@@ -73,6 +77,14 @@ def test_packages_are_compiled_once(packages, capsys):
     assert len(list(packages.glob("*/__pycache__/*.pyc"))) == 2
     assert node_probe.main(["compile"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_a_script_on_stdin_compiles_whatever_starts_its_workers(packages):
+    fork = "import multiprocessing\nmultiprocessing.set_start_method('forkserver')\n"  # as compileall has it from Python 3.12 on
+    script = Path(node_probe.__file__).read_text().replace("if __name__", f"{fork}if __name__")
+    command, env = [sys.executable, "-S", "-", "compile"], {**os.environ, "PYTHONPATH": str(packages)}
+    ended = subprocess.run(command, input=script, env=env, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"compiled\t{packages}\n", "")
 
 
 def test_packages_that_this_user_cannot_write_are_not_compiled(packages, monkeypatch, capsys):

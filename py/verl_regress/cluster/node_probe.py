@@ -5,10 +5,10 @@ Scripts send this file to `python3 -` on the node: standard library only.
 
 from __future__ import annotations
 
-import compileall
 import os
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import metadata
@@ -52,7 +52,8 @@ def compile_all() -> Iterator[Path]:
     """Compile the folders of packages that lack bytecode and that this user can write; yields those that have it then."""
     for folder in without_bytecode():
         if os.access(folder, os.W_OK):
-            compileall.compile_dir(folder, quiet=2, workers=0)
+            # Not compile_dir with workers: those would read this script's file again, and it came on stdin.
+            subprocess.run([sys.executable, "-m", "compileall", "-qq", "-j", "0", folder], check=False)
             if folder not in without_bytecode():
                 yield folder
 
