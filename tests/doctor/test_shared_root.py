@@ -48,6 +48,24 @@ def test_healthy_root_has_no_alarm_and_nothing_is_left(alarms):
     assert alarms() == []
 
 
+def test_node_that_leaves_may_take_the_directory_from_under_another_one(tmp_path, monkeypatch):
+    trial, mkdir, gone = tmp_path / "trial", Path.mkdir, []
+
+    def make(path):
+        mkdir(path)
+        if not gone:
+            gone.append(path.rmdir())
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    shared_root._enter(trial, "head")
+    shared_root._enter(trial, "worker-0")
+    assert (len(gone), {path.name for path in trial.iterdir()}) == (1, {"head.here", "worker-0.here"})
+    shared_root._leave(trial, "head")
+    shared_root._leave(trial, "worker-0")
+    assert not trial.exists()
+    shared_root._leave(trial, "worker-1")
+
+
 def raises(code):
     def act(*_args, **_kwargs):
         raise OSError(code, os.strerror(code))

@@ -1,5 +1,6 @@
 """The shared root: each node tries it alone, then all exchange files there, so that a second directory or a cache shows."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -30,7 +31,7 @@ def facts(plan: Plan) -> dict[str, Any]:
     problems: list[tuple[str, str, str]] = []
     try:
         problems += _room(plan)
-        trial.mkdir(exist_ok=True)
+        _enter(trial, plan.node)
         problems += [(code, plan.node, seen) for code, seen in _alone(trial, plan.node)]
         pairs = _meet(trial, plan)
         found["saw"] = [pair.peer for pair in pairs if pair.is_here]
@@ -58,11 +59,23 @@ def _does(act: Callable[[], object]) -> bool:
     return True
 
 
+def _enter(trial: Path, node: str) -> None:
+    """Make the directory and a file of this node, which keeps it there. Raises OSError."""
+    for _ in range(100):  # another node that leaves may remove it in between
+        with contextlib.suppress(FileExistsError):
+            trial.mkdir()
+        with contextlib.suppress(FileNotFoundError):
+            (trial / f"{node}.here").write_text("")
+            return
+
+
 def _leave(trial: Path, node: str) -> None:
     """Remove what is this node's, and the directory if no other node has files there."""
-    for path in trial.glob(f"{node}.*"):
-        _does(path.unlink)
-    _does(trial.rmdir)
+    with contextlib.suppress(OSError):  # another node may remove it first
+        for path in list(trial.iterdir()):
+            if path.name.startswith(f"{node}."):
+                _does(path.unlink)
+        trial.rmdir()
 
 
 def _alone(trial: Path, node: str) -> Iterator[tuple[str, str]]:

@@ -68,7 +68,7 @@ programs() { in_node "$1" sh -c 'cat /proc/[0-9]*/comm 2>/dev/null' | sort; }
   run make --no-print-directory up prepare snapshot CODE_ID=codeA
   assert_status 0
   assert_line 'ok      7 of 7 checks passed'
-  assert_line "ok      the nodes can work together: .*"
+  assert_line "ok      the nodes reach each other .*"
   for node in head worker-0 worker-1; do
     assert_line "ok      ${node} is ALIVE at $(container::ip "$node"): .*"
     [[ $(in_node "$node" stat -c '%a %U' "/home/trainer/.verl-regress/${CLUSTER_NAME}.token") == '600 trainer' ]]
