@@ -42,7 +42,8 @@ artefact::ensure_model() {
 artefact::_ensure_model() {
   local source dir argv state
   source=$(artefact::absolute "$MODEL_SOURCE")
-  [[ $source != tiny || $PROFILE == cpu ]] || source=tiny-for-gpu # vLLM's attention needs larger heads
+  # vLLM's attention needs larger heads. A rehearsal trains that model too, where a quick start on GPUs has chosen it.
+  [[ $source != tiny || $PROFILE == cpu && $MODEL != *-for-gpu ]] || source=tiny-for-gpu
   argv=(prepare-model --source "$source" --name "$MODEL" --seed "$SEED")
   if [[ $source != path:* ]]; then
     helper::run worker-0 "${argv[@]}"

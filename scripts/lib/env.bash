@@ -160,6 +160,32 @@ env::_add_of_workers() {
   [[ -v ENV_OF_WORKERS[$1] ]] || ENV_OF_WORKERS[$1]=$2
 }
 
+# env::find_lacking LINE...: which of these lines env/local.env lacks, in ENV_LACKING. The first line with a name wins, so one that gives it
+# another value is refused.
+env::find_lacking() {
+  local line found
+  ENV_LACKING=()
+  for line; do
+    found=$(sed -n "s/\r$//; /^${line%%=*}=/{p; q}" "${REPO_DIR}/env/local.env" 2>/dev/null) || true
+    [[ -n $found ]] || ENV_LACKING+=("$line")
+    [[ -z $found || $found == "$line" ]] ||
+      cli::die 2 "env/local.env has '$(cli::shown "$found")', and all later commands need '$(cli::shown "$line")' there: change or remove that line, then run this again."
+  done
+}
+
+# env::keep WHY LINE...: adds these lines to env/local.env, but for those that are there.
+env::keep() {
+  env::find_lacking "${@:2}"
+  if ((${#ENV_LACKING[@]} == 0)); then
+    log::skip "env/local.env (has what is needed: $1)"
+    return
+  fi
+  # Its last line may have no end.
+  printf '%s\n' '' "# $1" "${ENV_LACKING[@]}" >>"${REPO_DIR}/env/local.env" ||
+    cli::die 1 "${REPO_DIR}/env/local.env cannot be written: give '${ENV_LACKING[*]}' with each make command."
+  log::changed "env/local.env: ${ENV_LACKING[*]#export }"
+}
+
 # env::tell_unused: NCCL's variables of this shell, which no job gets.
 env::tell_unused() {
   local names=("${!NCCL_@}")

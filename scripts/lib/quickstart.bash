@@ -51,18 +51,17 @@ quickstart::choose_data() {
   [[ $MODEL_SOURCE == hub:* ]] || return 0
   cli::temp_dir said
   ! helper::run worker-0 prepare-model --source "$MODEL_SOURCE" --name "$MODEL" --seed "$SEED" --check >/dev/null 2>"${said}/error" || return 0
+  grep -q 'Hugging Face hub' "${said}/error" || return 0 # `make prepare` says what else is wrong
   log::info "$(sed -n 's/^error *//p' "${said}/error")"
   log::warn "the Hugging Face hub does not give ${MODEL_SOURCE#hub:}, so a tiny model learns sums instead: that shows that training runs here, and nothing about a real model."
   env::give MODEL_SOURCE tiny MODEL tiny-qwen2-for-gpu DATASET_SOURCE synthetic DATASET sums
   quickstart::_keep 'without the hub' MODEL_SOURCE MODEL DATASET_SOURCE DATASET
 }
 
-# quickstart::_keep WHY KNOB...: adds these knobs to env/local.env, but for those that are there.
+# quickstart::_keep WHY KNOB...: adds these knobs to env/local.env.
 quickstart::_keep() {
   local why=$1 knob lines=()
   shift
-  for knob; do [[ ${ENV_ORIGIN[$knob]} == env/local.env ]] || lines+=("${knob}=${!knob}"); done
-  printf '%s\n' '' "# By 'make quickstart' (${why}); remove these lines, and it chooses again." "${lines[@]}" >>"${REPO_DIR}/env/local.env" ||
-    cli::die 1 "${REPO_DIR}/env/local.env cannot be written: give '${lines[*]}' with each make command."
-  log::changed "env/local.env: ${lines[*]} (${why})"
+  for knob; do lines+=("${knob}=${!knob}"); done
+  env::keep "By 'make quickstart' (${why}); remove these lines, and it chooses again." "${lines[@]}"
 }

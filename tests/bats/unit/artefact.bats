@@ -31,6 +31,8 @@ got() { (cd "${BOX}/root/got" && find . ! -type d | sort | tr '\n' ' '); }
   [[ $(asked) == 'worker-0 prepare-model --source hub:a/b@main --name small --seed 7' ]]
   ensure model MODEL_SOURCE=tiny PROFILE=gpu # vLLM needs larger heads
   [[ $(asked) == 'worker-0 prepare-model --source tiny-for-gpu --name small --seed 7' ]]
+  ensure model MODEL_SOURCE=tiny PROFILE=cpu MODEL=small-for-gpu
+  [[ $(asked) == 'worker-0 prepare-model --source tiny-for-gpu --name small-for-gpu --seed 7' ]]
   ensure model MODEL_SOURCE=hub:a/b # a rehearsal
   assert_status 0
   [[ $(asked) == $'worker-0 prepare-model --source hub:a/b --name small --seed 7\nworker-0 prepare-model --source hub:a/b --name small --seed 7 --critic' ]]

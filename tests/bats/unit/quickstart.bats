@@ -15,7 +15,7 @@ STUB
   use 2 7
   # shellcheck disable=SC2016  # expanded when the script runs
   printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin env::load \
-    'helper::run() { printf "error   The hub is away.\n" >&2; [[ ! -e ${HOST_ROOT}/away ]]; }' quickstart::choose_data >"${HERE}/scripts/data.sh"
+    'helper::run() { printf "error   %s is away.\n" "$(cat "${HOST_ROOT}/away" 2>/dev/null)" >&2; [[ ! -e ${HOST_ROOT}/away ]]; }' quickstart::choose_data >"${HERE}/scripts/data.sh"
 }
 
 # use ID...: a process uses each of these GPUs.
@@ -29,7 +29,7 @@ chosen() { grep '^[A-Z]' "${HERE}/env/local.env" | paste -sd' '; }
 @test "of 8 GPUs of which 2 are in use the six others, for two workers" {
   choose
   assert_status 0
-  assert_line 'changed env/local.env: GPU_IDS=0,1,3,4,5,6 WORKERS=2 GPUS_PER_WORKER=3 (no process uses these GPUs)'
+  assert_line 'changed env/local.env: GPU_IDS=0,1,3,4,5,6 WORKERS=2 GPUS_PER_WORKER=3'
   [[ $(chosen) == 'GPU_IDS=0,1,3,4,5,6 WORKERS=2 GPUS_PER_WORKER=3' ]]
   use # whatever the GPUs do now, the choice holds
   choose
@@ -61,6 +61,10 @@ chosen() { grep '^[A-Z]' "${HERE}/env/local.env" | paste -sd' '; }
   choose WORKERS=4
   assert_status 2
   [[ ! -e ${HERE}/env/local.env ]]
+  echo WORKERS=3 >"${HERE}/env/local.env"
+  choose WORKERS=2
+  assert_error 2 "env/local.env has 'WORKERS=3', and all later commands need 'WORKERS=2' there: change or remove that line, then run this again."
+  [[ $(<"${HERE}/env/local.env") == WORKERS=3 ]]
 }
 
 @test "both given: the first GPUs that no process uses, or one sentence" {
@@ -95,13 +99,16 @@ chosen() { grep '^[A-Z]' "${HERE}/env/local.env" | paste -sd' '; }
 @test "without the hub a tiny model learns sums; a choice of the user holds" {
   sandbox::run PROFILE=gpu scripts/data.sh
   assert_status 0
-  touch "${BOX}/root/away"
+  echo 'The seed' >"${BOX}/root/away" # not the hub
+  sandbox::run PROFILE=gpu scripts/data.sh
+  assert_status 0
+  echo 'The Hugging Face hub' >"${BOX}/root/away"
   sandbox::run PROFILE=gpu MODEL=mine scripts/data.sh
   assert_status 0
   sandbox::run PROFILE=cpu scripts/data.sh # its model is tiny
   [[ ! -e ${HERE}/env/local.env ]]
   sandbox::run PROFILE=gpu scripts/data.sh
-  assert_line '        The hub is away.'
+  assert_line '        The Hugging Face hub is away.'
   assert_line 'warning the Hugging Face hub does not give Qwen/Qwen2.5-0.5B-Instruct, so a tiny model learns sums instead: that shows that training runs here, and nothing about a real model.'
   [[ $(chosen) == 'MODEL_SOURCE=tiny MODEL=tiny-qwen2-for-gpu DATASET_SOURCE=synthetic DATASET=sums' ]]
 }
