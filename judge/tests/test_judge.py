@@ -3,9 +3,9 @@
 import dataclasses
 
 import pytest
-from verdict_runs import changed, edit, recorded
+from verdict_runs import changed, edit, generator, recorded
 
-from verl_verdict import comparable, judge
+from verl_verdict import comparable, judge, metrics
 from verl_verdict.errors import CannotJudge
 from verl_verdict.metrics import Decisive
 from verl_verdict.verdicts import Word
@@ -137,3 +137,33 @@ def test_on_replayed_rollouts_one_pair_is_enough_where_a_does_not_repeat_itself(
     assert judge.case(a[:1], b).deterministic is None  # then a second run of A is asked for
     without = [[dataclasses.replace(run, facts={}) for run in runs] for runs in (a, b)]
     assert judge.case(*without).word is Word.INCONCLUSIVE
+
+
+def kernels(rng, run, name, grows=1.0):
+    """A replayed run with independent noise in each metric that the trainer computes; that of the actor's gradients `grows` by a factor."""
+    series = {}
+    for metric, values in run.series.items():
+        is_computed = (
+            metrics.stage_of(metric) in metrics.STAGES[2:] and "score" not in metric and "reward" not in metric
+        )
+        size = 1e-4 * metrics.scale_of(metric, run.series) if is_computed and not metric.endswith("/lr") else 0.0
+        factor = grows if metric == "actor/grad_norm" else 1.0
+        series[metric] = {step: value * factor + size * rng.normal() for step, value in values.items()}
+    facts = {**run.facts, comparable.REPLAY: "True"}
+    return dataclasses.replace(run, name=name, fingerprint=name, series=series, facts=facts)
+
+
+def test_kernels_that_differ_by_chance_are_hardly_ever_a_change_of_one_pair(tmp_path):
+    (run,) = recorded(tmp_path, "ppo-0.9.1-v1-1")
+    found = {1.0: [], 4.0: []}
+    for seed in range(40):
+        for grows, verdicts in found.items():
+            rng = generator(seed)
+            a = [kernels(rng, run, name) for name in ("a", "again")]
+            verdicts.append(judge.case(a, [kernels(rng, run, "b", grows)]))
+    equal, planted = ([each.word for each in verdicts] for verdicts in found.values())
+    assert equal.count(Word.SAME) >= 20
+    assert equal.count(Word.SAME) + equal.count(Word.INCONCLUSIVE) >= 36
+    assert all(each.pairs_needed for each in found[1.0] if each.word is Word.INCONCLUSIVE)
+    assert planted == [Word.CHANGED] * 40
+    assert {each.first.metric for each in found[4.0]} == {"actor/grad_norm"}

@@ -1,6 +1,7 @@
 """Runs with one seed, compared value by value: all metrics but times, every step."""
 
 import bisect
+import dataclasses
 import enum
 import itertools
 import math
@@ -17,6 +18,7 @@ ROUNDING = 2e-5
 _GROWTH = 100.0  # how much rounding may grow in a step, except if it changes a sampled token
 BLIND = 0.1  # noise of a larger share of a metric's size hides what people want to see
 _NOISE_FACTOR = 3.0  # a second perturbed run would not do exactly what the first did
+_CLEAR_FACTOR = 10.0  # what one repeat differs by at one step may be small by chance
 _Key = TypeVar("_Key")
 
 
@@ -85,12 +87,14 @@ class Noise:
     """What A does against A: `repeats` with one seed, and `perturbed` runs, whose last bits were changed.
 
     By metric. Which metric of a stage shows a perturbation first, and how its mean, max and min share it, is chance; so `stages` has
-    the largest difference of perturbed runs in each stage, relative to the scale of its metric.
+    the largest difference of perturbed runs in each stage, relative to the scale of its metric. What differs by up to `factor` times as
+    much is noise.
     """
 
     repeats: Mapping[str, Running] = field(default_factory=dict)
     perturbed: Mapping[str, Running] = field(default_factory=dict)
     stages: Mapping[metrics.Stage, Running] = field(default_factory=dict)
+    factor: float = _NOISE_FACTOR
 
 
 def differences(a: Run, b: Run) -> Iterator[list[Difference]]:
@@ -146,6 +150,15 @@ def noise(groups: Iterable[Sequence[Run]], perturbed: Iterable[tuple[Run, Run]] 
             if math.isfinite(each.size):  # A's metric is 0 at every step, and has no scale
                 _enlarge(of_stages, metrics.stage_of(each.metric), each.step, each.size)
     return Noise(_running(of_repeats), _running(of_perturbed), _running(of_stages))
+
+
+def of_one_repeat(groups: Sequence[Sequence[Run]]) -> tuple[Noise, Noise]:
+    """The noise of an A that differs from itself on equal rollouts: what is surely no more than that, and what may be.
+
+    One repeat does not measure the noise of each metric, so a stage has that of all its metrics.
+    """
+    known = noise(groups, [(group[0], other) for group in groups for other in group[1:]])
+    return known, dataclasses.replace(known, factor=_CLEAR_FACTOR)
 
 
 def blind_from(known: Noise) -> int | None:
@@ -208,19 +221,20 @@ def _has_grown(first: Difference, found: Iterable[Difference], known: Noise) -> 
 
 def _is_noise(each: Difference, known: Noise) -> bool:
     """Does A differ as much from itself, up to this step?"""
-    return _is_within(abs(each.a - each.b), each.step, known.repeats.get(each.metric))
+    return _is_within(abs(each.a - each.b), each.step, known.repeats.get(each.metric), known.factor)
 
 
 def _is_perturbation(each: Difference, known: Noise) -> bool:
     """Do A's perturbed runs differ as much from A, up to this step?"""
-    of_metric = _is_within(abs(each.a - each.b), each.step, known.perturbed.get(each.metric))
-    return of_metric or _is_within(each.size, each.step, known.stages.get(metrics.stage_of(each.metric)))
+    of_metric = _is_within(abs(each.a - each.b), each.step, known.perturbed.get(each.metric), known.factor)
+    of_stage = known.stages.get(metrics.stage_of(each.metric))
+    return of_metric or _is_within(each.size, each.step, of_stage, known.factor)
 
 
-def _is_within(distance: float, step: int, known: Running | None) -> bool:
+def _is_within(distance: float, step: int, known: Running | None, factor: float) -> bool:
     steps, largest = known or ([], [])
     at = bisect.bisect_right(steps, step) - 1
-    return at >= 0 and math.isfinite(largest[at]) and distance <= _NOISE_FACTOR * largest[at]
+    return at >= 0 and math.isfinite(largest[at]) and distance <= factor * largest[at]
 
 
 def repeats(runs: Sequence[Run]) -> bool | None:

@@ -45,7 +45,9 @@ class _Case:
     perturbed: tuple[Run, ...]  # those that measure A's noise
     unused: tuple[str, ...]  # why others do not
     blind_from: int | None  # the step from which on their noise hides too much
-    is_measured: bool = False  # all runs trained on A's rollouts, and A's repeat measures what noise is left
+    is_measured: bool = (
+        False  # all runs trained on A's rollouts, and A's repeat, which differs, measures what noise is left
+    )
 
     def says(
         self, word: Word, reason: str, how: str, first: Diagnosis | None = None, pairs_needed: int | None = None
@@ -154,9 +156,12 @@ def _prepare(
     elif repeats and deterministic is None:
         deterministic = True
     measured, unused = _measured(runs_a, perturbed)
-    is_measured = is_replay and bool(repeats)
-    noise = exact.noise(groups, measured) if deterministic or is_measured else exact.Noise()
-    compared = [(pair, exact.compare(pair.a[0], b, noise)) for pair in paired.pairs for b in pair.b]
+    is_measured = is_replay and bool(repeats) and not deterministic
+    if is_measured:
+        noise, at_most = exact.of_one_repeat(groups)
+    else:
+        noise = at_most = exact.noise(groups, measured) if deterministic else exact.Noise()
+    compared = [(pair, _compare(pair.a[0], b, noise, at_most)) for pair in paired.pairs for b in pair.b]
     one_sided = {
         (each.metric, each.side): each
         for pair in paired.pairs
@@ -187,6 +192,15 @@ def _prepare(
         exact.blind_from(noise),
         is_measured,
     )
+
+
+def _compare(a: Run, b: Run, noise: exact.Noise, at_most: exact.Noise) -> Comparison:
+    """B against A. What differs by more than noise, and by no more than noise may be, is no difference yet: it may have grown from it."""
+    found = exact.compare(a, b, noise)
+    if noise is at_most or found.outcome is not Outcome.DIFFERS:
+        return found
+    surely = exact.compare(a, b, at_most)
+    return surely if surely.outcome is Outcome.DIFFERS else dataclasses.replace(found, outcome=Outcome.GROWS)
 
 
 def _contradiction(groups: Sequence[Sequence[Run]]) -> str:
@@ -379,16 +393,20 @@ def _exact(known: _Case) -> Verdict | None:
     has_grown = size > exact.ROUNDING and bool(known.perturbed)
     if Outcome.GROWS not in outcomes and not (has_grown and known.other_tokens):
         reason = f"B differs from A only by rounding (at most {size:.1g} of a metric's size), as A does from itself"
-        if has_grown:
+        is_noise = size > exact.ROUNDING and known.is_measured
+        if is_noise:
+            reason = f"B differs from A on its rollouts by no more than noise (up to {size:.1g} of a metric's size), as A does from itself"
+        elif has_grown:
             reason = f"B differs from A by no more than rounding grows to (up to {size:.1g} of a metric's size), as A with perturbed last bits shows"
         found = _agrees(known, Word.SAME, reason, how)
-        if has_grown and known.blind_from is not None:
-            note = f"from step {known.blind_from} on, perturbed last bits change some of A's metrics by more than {exact.BLIND:.0%} of their size: a change that begins there is not seen"
+        if (has_grown or is_noise) and known.blind_from is not None:
+            what = "A's repeat differs in" if is_noise else "perturbed last bits change"
+            note = f"from step {known.blind_from} on, {what} some of A's metrics by more than {exact.BLIND:.0%} of their size: a change that begins there is not seen"
             found = dataclasses.replace(found, notes=(*found.notes, note))
         return found
     if known.unexplained:
         return known.says(Word.CHANGED, f"B differs from A, and {known.unexplained}", how, first)
-    if len(known.pairing.pairs) >= LOOKS[0]:
+    if known.is_measured or len(known.pairing.pairs) >= LOOKS[0]:
         return None
     return _grows(known, str(first) if Outcome.GROWS in outcomes else "the sampled tokens", how, first)
 
@@ -464,7 +482,7 @@ def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
     # Statistics show no better or worse side, and the values differ all the same.
     values = diagnosis.both(first.a, first.b)
     says = "runs of A with one seed are equal, and B differs"
-    if known.is_measured and not known.base.deterministic:
+    if known.is_measured:
         says = "on A's rollouts B differs from A by more than A's repeat does"
     reason = f"{says} from step {first.step} on ({first.metric}: {values})"
     changed = known.says(Word.CHANGED, reason, how, first)
