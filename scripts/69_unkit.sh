@@ -7,7 +7,7 @@
 #
 # It unpacks the kit into ${WORKDIR}/kit, installs missing packages with apt-get (root or sudo), Compose v2 and an engine if none answers, makes
 # .venv, loads the node images, and puts verl, data and models into WORKDIR. Jobs get variables that keep them from asking other hosts
-# (env/local.env).
+# (env/local.env), and all later commands get the knobs that the kit was made with.
 #
 # Knobs: KIT CHECK
 source "$(dirname "$0")/lib/regress.bash"
@@ -20,11 +20,14 @@ env::load_knobs
 WORKDIR=$(realpath -m -- "$WORKDIR")
 unkit::read
 unkit::need_same
+unkit::need_settings
+unkit::need_place
+unkit::need_means
 unkit::need_space
 unkit::need_whole
+unkit::need_engine
 [[ -z $CHECK ]] || exit 0
 unkit::unpack
-unkit::need_engine
 unkit::install
 unkit::put
-unkit::keep_offline
+unkit::keep_settings

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # bootstrap_host: what this machine needs to run the project. Checks first, says what it will do, then does it.
 #
-#   scripts/dev/bootstrap_host.sh                 jq, GNU parallel, Python, and .venv with the pinned tools
-#   scripts/dev/bootstrap_host.sh --engine        the same, and a container engine with Compose v2
+#   scripts/dev/bootstrap_host.sh                 jq, GNU parallel, Python, git for the tests, and .venv with the pinned tools
+#   scripts/dev/bootstrap_host.sh --engine        the same without git, and a container engine with Compose v2
 #   scripts/dev/bootstrap_host.sh --browser       as without an option, and Chromium, in which the slow tests open the pages
 #   scripts/dev/bootstrap_host.sh --slurm         as without an option, and the commands of Slurm and munge, which a container test calls
 #   scripts/dev/bootstrap_host.sh --rootless      as without an option, and what podman runs if it has no root
@@ -26,6 +26,7 @@ fi
 
 # Checks. Nothing is changed up to here.
 host::look_for_tools
+[[ ${1:-} == --engine ]] || host::look_for_git
 [[ ${1:-} != --browser ]] || host::look_for_browser
 [[ ${1:-} != --slurm ]] || host::look_for_slurm
 [[ ${1:-} != --rootless ]] || host::look_for_rootless

@@ -34,38 +34,52 @@ unkit::_need() {
 # unkit::need_whole: every file of the kit has the hash that the manifest gives.
 unkit::need_whole() {
   local wrong
-  # shellcheck disable=SC2016  # expanded by the shell that tar starts for each file
-  log::while 'computing the hashes of the kit' -- tar -xf "$KIT" --to-command='printf "%s\t%s\n" "$TAR_FILENAME" "$(sha256sum | cut -c1-64)"' \
-    >"${UNKIT_DIR}/found" 2>"${UNKIT_DIR}/said" ||
+  log::while 'computing the hashes of the kit' -- unkit::_find_hashes ||
     cli::die 2 "KIT=${KIT} (from ${ENV_ORIGIN[KIT]}) is cut off or damaged ($(head -n 1 "${UNKIT_DIR}/said")): copy it again."
-  wrong=$(comm -3 <(grep -v '^MANIFEST' "${UNKIT_DIR}/found" | LC_ALL=C sort) <(grep -v '^#' "${UNKIT_DIR}/MANIFEST" | cut -f1,5 | LC_ALL=C sort) |
-    awk -F '\t' '{ print $1 == "" ? $2 : $1; exit }')
+  wrong=$(LC_ALL=C comm -3 <(grep -v '^MANIFEST' "${UNKIT_DIR}/found" | LC_ALL=C sort) <(grep -v '^#' "${UNKIT_DIR}/MANIFEST" | cut -f1,5 | LC_ALL=C sort) |
+    awk -F '\t' 'NR == 1 { print $1 == "" ? $2 : $1 }')
   [[ -z $wrong ]] ||
     cli::die 2 "KIT=${KIT} (from ${ENV_ORIGIN[KIT]}) is damaged: ${wrong} does not have the hash of the manifest; copy the kit again."
   log::ok "the kit is whole: $(grep -vc '^#' "${UNKIT_DIR}/MANIFEST") files"
 }
 
+unkit::_find_hashes() { # log::while prints on stderr
+  # shellcheck disable=SC2016  # expanded by the shell that tar starts for each file
+  tar -xf "$KIT" --to-command='printf "%s\t%s\n" "$TAR_FILENAME" "$(sha256sum | cut -c1-64)"' >"${UNKIT_DIR}/found" 2>"${UNKIT_DIR}/said"
+}
+
+# unkit::need_place: HOST_KIT, where the kit is unpacked, does not have the kit's file itself, because what is there is removed.
+unkit::need_place() {
+  HOST_KIT="${WORKDIR}/kit"
+  [[ $(realpath -- "$KIT") != "$HOST_KIT"/* && $(realpath -- "$KIT") != "$HOST_KIT".partial/* ]] ||
+    cli::die 2 "KIT=${KIT} (from ${ENV_ORIGIN[KIT]}) is in ${HOST_KIT}, which is replaced by what the kit has: move it elsewhere."
+}
+
+unkit::is_unpacked() { cmp -s "${UNKIT_DIR}/MANIFEST" "${HOST_KIT}/MANIFEST"; }
+
 # unkit::need_space: to unpack it, and for what is installed from it, which may be on another file system.
 unkit::need_space() {
   local dir=$WORKDIR need=${UNKIT_FACTS[bytes]} free
+  ! unkit::is_unpacked || return 0
   until [[ -d $dir ]]; do dir=$(dirname -- "$dir"); done
   free=$(df --output=avail -B1 -- "$dir" | tail -n 1)
+  [[ ! -d ${HOST_KIT}.partial ]] || free=$((free + $(du -sb -- "${HOST_KIT}.partial" | cut -f1))) # it is removed
   [[ $(df --output=target -- "$dir") != "$(df --output=target -- "${HOST_ROOT}/")" ]] || need=$((need + UNKIT_FACTS[installed]))
   ((free > need)) ||
     cli::die 1 "Unpacking and installing the kit needs $(kit::size "$need"), and ${dir} has $(kit::size "$free") free: make space, or set another WORKDIR (from ${ENV_ORIGIN[WORKDIR]})."
 }
 
-# unkit::unpack: the kit is in ${WORKDIR}/kit. Sets HOST_KIT and what apt-get and pip need to take everything from there.
+# unkit::unpack: the kit is in HOST_KIT. Sets what apt-get and pip need to take everything from there.
 unkit::unpack() {
   local url
-  HOST_KIT="${WORKDIR}/kit"
-  if cmp -s "${UNKIT_DIR}/MANIFEST" "${HOST_KIT}/MANIFEST"; then
+  if unkit::is_unpacked; then
     log::skip "${HOST_KIT} (unpacked, same kit)"
   else
-    rm -rf -- "$HOST_KIT" "${HOST_KIT}.partial"
-    mkdir -p "${HOST_KIT}.partial"
+    rm -rf -- "${HOST_KIT}.partial"
+    unkit::_mkdir "${HOST_KIT}.partial"
     log::while 'unpacking' log::size "${HOST_KIT}.partial" -- tar -C "${HOST_KIT}.partial" --no-same-owner -xf "$KIT" ||
       cli::die 1 "The kit could not be unpacked into ${HOST_KIT}.partial (the reason is above): make space there, and run this again."
+    rm -rf -- "$HOST_KIT"
     mv -T -- "${HOST_KIT}.partial" "$HOST_KIT"
     log::changed "unpacked ${KIT} into ${HOST_KIT}"
   fi
@@ -78,20 +92,27 @@ unkit::unpack() {
   export PIP_NO_INDEX=1 PIP_FIND_LINKS="${url}/wheels" PIP_CONFIG_FILE=/dev/null
 }
 
-# unkit::need_engine: an engine that is there already serves the kit's Compose. Asked before anything is installed.
+# unkit::need_means: what is missing can be installed here.
+unkit::need_means() {
+  host::look_for_tools
+  host::look_for_git
+  host::look_for_engine
+  host::print_plan
+  host::need_means
+}
+
+# unkit::need_engine: an engine that is there already serves the kit's Compose.
 unkit::need_engine() {
   local said
   ! host::is_compose_there && host::is_engine_answering || return 0
-  said=$("${HOST_KIT}/wheels/docker-compose" ls 2>&1) ||
+  tar -C "$UNKIT_DIR" -xf "$KIT" --occurrence=1 wheels/docker-compose
+  [[ -x ${UNKIT_DIR}/wheels/docker-compose ]] || return 0 # a /tmp from which nothing runs
+  said=$("${UNKIT_DIR}/wheels/docker-compose" ls 2>&1) ||
     cli::die 1 "The container engine $(docker version --format '{{.Server.Version}}') does not serve the kit's Compose ($(tail -n 1 <<<"$said")): install a newer engine, or your distribution's Compose v2."
 }
 
 # unkit::install: packages, .venv, Compose, and an engine if there is none, as scripts/dev/bootstrap_host.sh does it.
 unkit::install() {
-  host::look_for_tools
-  host::look_for_engine
-  host::print_plan
-  host::need_means
   host::ensure_packages
   host::ensure_python --engine
   host::ensure_engine
@@ -128,25 +149,36 @@ unkit::_put() {
     return
   fi
   rm -rf -- "$new"
-  mkdir -p "$new"
+  unkit::_mkdir "$new"
   "${@:2}" "$new"
   (($(id -u) != 0)) || chown -R --reference="$WORKDIR" -- "$new"
   mv -T -- "$new" "$place"
   log::changed "$place"
 }
 
-# unkit::keep_offline: jobs get the variables that keep what they use from asking other hosts.
-unkit::keep_offline() {
-  local line lines=()
-  for line in "${UNKIT_OFFLINE[@]}"; do
-    grep -qsxF -- "export ${line}" env/local.env || lines+=("export ${line}")
-  done
-  if ((${#lines[@]} == 0)); then
-    log::skip 'env/local.env (has the offline variables)'
-    return
-  fi
-  printf '%s\n' '# from make unkit: jobs ask no host outside the cluster' "${lines[@]}" >>env/local.env
-  log::changed "env/local.env: jobs get ${lines[*]#export }"
+# unkit::_mkdir DIR: with its parents, which root makes as their own parent's owner.
+unkit::_mkdir() {
+  local parent
+  [[ ! -d $1 ]] || return 0
+  parent=$(dirname -- "$1")
+  unkit::_mkdir "$parent"
+  mkdir -- "$1"
+  (($(id -u) != 0)) || chown --reference="$parent" -- "$1"
 }
+
+# unkit::need_settings: env/local.env says nothing against what the kit was made with, and against the offline variables, which keep what
+# jobs use from asking other hosts.
+unkit::need_settings() {
+  local knob
+  UNKIT_LINES=()
+  for knob in "${KIT_KNOBS[@]}"; do
+    [[ ! -v UNKIT_FACTS[$knob] ]] || UNKIT_LINES+=("${knob}=${UNKIT_FACTS[$knob]}")
+  done
+  UNKIT_LINES+=("${UNKIT_OFFLINE[@]/#/export }")
+  env::find_lacking "${UNKIT_LINES[@]}"
+}
+
+# unkit::keep_settings: all later commands get them.
+unkit::keep_settings() { env::keep "By 'make unkit': what the kit was made with, and jobs ask no host outside the cluster." "${UNKIT_LINES[@]}"; }
 readonly UNKIT_OFFLINE=(VERL_REGRESS_OFFLINE=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 WANDB_MODE=offline
   RAY_USAGE_STATS_ENABLED=0)

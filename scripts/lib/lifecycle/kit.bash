@@ -2,20 +2,27 @@
 # ${WORKDIR}/cache/kit, so an interrupted run goes on there. scripts/dev/unkit.bash unpacks it.
 # shellcheck shell=bash
 
-# All packages that scripts/dev/host.bash may want for `make quickstart`.
-readonly KIT_PACKAGES=(make jq parallel python3 python3-venv openssh-client docker.io iptables mmdebstrap)
+# All packages that scripts/dev/host.bash may want for `make quickstart` and `make test`.
+readonly KIT_PACKAGES=(make jq parallel python3 python3-venv git openssh-client docker.io iptables mmdebstrap)
+# The knobs that decide what is in a kit: what the user set of them, an installation from it must have, too, or it looks for other packages
+# and another node image.
+readonly KIT_KNOBS=(PROFILE TORCH_INDEX_URL BASE_IMAGE NODE_IMAGE VERL_SOURCE CODE_A CODE_B DATASET_SOURCE DATASET MODEL_SOURCE MODEL)
 # The bytes of what has no size before it is fetched: the wheels of requirements-dev.lock with Compose, and one release of verl.
 readonly KIT_BYTES_TOOLS=130000000 KIT_BYTES_VERL=20000000
 
-# kit::find: what will be in the kit, in the file "parts" of KIT_FACTS: KIND, NAME, BYTES, PROFILE; and what it will lack, in "lacking".
+# kit::find: what will be in the kit, in the file "parts" of KIT_FACTS: KIND, NAME, BYTES, how many of them are still missing, PROFILE; and what it will lack, in "lacking".
 kit::find() {
-  local profile profiles=$KIT
+  local profile system profiles=$KIT
   # shellcheck disable=SC2153  # the knob
   [[ -n $profiles ]] || profiles=$PROFILE
   profiles=${profiles//[, ]/ }
   KIT_VERSION=$(sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' "${REPO_DIR}/py/verl_regress/__init__.py")
-  KIT_STAGE="${WORKDIR}/cache/kit/$(kit::locks)-$(uname -m)"
-  KIT_FILE="build/dist/verl-regress-${KIT_VERSION}-kit-${profiles// /-}-$(uname -m).tar"
+  # shellcheck disable=SC2153  # the knob
+  [[ ! $TORCH_INDEX_URL =~ ://[^/]*@ ]] ||
+    cli::die 2 "TORCH_INDEX_URL (from ${ENV_ORIGIN[TORCH_INDEX_URL]}) has a user or a password, which the kit would carry: put them into ~/.netrc, which pip reads, and leave them out of the address."
+  system=$(kit::system)
+  KIT_STAGE="${WORKDIR}/cache/kit/$(kit::locks)-$(uname -m)-${system// /-}-$(kit::python)"
+  KIT_FILE="build/dist/verl-regress-${KIT_VERSION}-kit-${profiles// /-}-${system// /-}-$(uname -m).tar"
   cli::temp_dir KIT_FACTS
   : >"${KIT_FACTS}/lacking"
   engine::choose
@@ -43,29 +50,33 @@ kit::python() { python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])'; 
 
 kit::size() { numfmt --to=si --suffix=B "$1"; }
 
-# kit::_part KIND NAME BYTES [PATH]: with the size of PATH instead, if it exists.
+# kit::_part KIND NAME BYTES PATH [FROM]: with the size of FROM instead, or of PATH, if one exists; if PATH does, it is there already.
 kit::_part() {
-  local bytes=$3
-  [[ ! -e ${4-} ]] || bytes=$(du -sbL -- "$4" | cut -f1)
-  printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$bytes" "$PROFILE" >>"${KIT_FACTS}/parts"
+  local path bytes=$3 missing=1
+  for path in "${@:4}"; do [[ ! -e $path ]] || bytes=$(du -sbL -- "$path" | cut -f1); done
+  [[ ! -e $4 ]] || missing=0
+  printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$bytes" "$((missing * bytes))" "$PROFILE" >>"${KIT_FACTS}/parts"
 }
 
 kit::_lack() { printf '%s\n' "$1" >>"${KIT_FACTS}/lacking"; }
 
 kit::_find_for_profile() {
-  local image house knob bytes
+  local image house knob bytes place
   house=$(image::wheelhouse)
   bytes=$(sed -n 's/^# Size: \([0-9.]*\) \([GM]\)B.*/\1\2/p' "$(image::requirements).in" | numfmt --from=si)
   kit::_part wheelhouse "${house##*/}" "$bytes" "$house"
   image=$(image::name)
   if image::is_present "$image"; then
-    kit::_part image "$image" "$(docker image inspect --format '{{.Size}}' "$image")"
+    kit::_part image "$image" "$(docker image inspect --format '{{.Size}}' "$image")" "$(kit::_image_file "$image")"
   else
     kit::_lack "the node image ${image}, which is not on this machine: run 'make build PROFILE=${PROFILE}'"
   fi
   for knob in VERL_SOURCE CODE_A CODE_B; do
     case ${!knob} in
-      pypi:*) kit::_part verl "${!knob#pypi:}" "$KIT_BYTES_VERL" "$(snapshot::pypi_cache "${!knob#pypi:}")" ;;
+      pypi:*)
+        place=$(snapshot::pypi_cache "${!knob#pypi:}")
+        kit::_part verl "${!knob#pypi:}" "$KIT_BYTES_VERL" "${KIT_STAGE}/trees/cache/verl/${place##*/}.tar" "$place"
+        ;;
       *:*) kit::_lack "${knob}=${!knob} (from ${ENV_ORIGIN[$knob]}): carry a checkout yourself, and name it as path:DIR there" ;;
     esac
   done
@@ -83,7 +94,7 @@ kit::_find_prepared() {
       [[ -f ${WORKDIR}/shared/$2/manifest.json ]] ||
         kit::_lack "$1=${!1} (from ${ENV_ORIGIN[$1]}), which is not in ${WORKDIR}/shared/$2: run 'make up prepare PROFILE=${PROFILE}'"
       for place in "shared/$2" "shared/$2$3"; do
-        [[ ! -f ${WORKDIR}/${place}/manifest.json ]] || kit::_part tree "$place" 0 "${WORKDIR}/${place}"
+        [[ ! -f ${WORKDIR}/${place}/manifest.json ]] || kit::_part tree "$place" 0 "${KIT_STAGE}/trees/${place}.tar" "${WORKDIR}/${place}"
       done
       ;;
   esac
@@ -94,11 +105,11 @@ kit::_find_debs() {
   local said="${KIT_FACTS}/apt"
   mkdir -p "${KIT_STAGE}"/apt/{lists,archives,none}/partial
   : >"${KIT_STAGE}/apt/status"
-  log::while 'asking which packages there are (apt-get update)' -- kit::_apt update >"$said" 2>&1 ||
+  log::while 'asking which packages there are (apt-get update)' -- kit::_apt_into "$said" update ||
     log::warn "apt-get update: $(tail -n 1 "$said")"
   # It leaves out what it has fetched already, so it gets an archive with nothing.
   if kit::_apt -o Dir::Cache::archives="${KIT_STAGE}/apt/none" --print-uris -qq --yes install "${KIT_PACKAGES[@]}" >"${KIT_FACTS}/uris" 2>"$said"; then
-    kit::_part debs "$(kit::system)" "$(awk '{ sum += $3 } END { print sum + 0 }' "${KIT_FACTS}/uris")"
+    kit::_part debs "$(kit::system)" "$(awk '{ sum += $3 } END { print sum + 0 }' "${KIT_FACTS}/uris")" "${KIT_STAGE}/debs"
   else
     kit::_lack "the packages of a distribution, because apt-get here finds none ($(tail -n 1 "$said")): install there what scripts/dev/bootstrap_host.sh lists"
   fi
@@ -110,12 +121,14 @@ kit::_apt() {
     -o APT::Sandbox::User=root -o Debug::NoLocking=1 -o APT::Install-Recommends=0 -o Acquire::Languages=none "$@" </dev/null
 }
 
-# kit::tell: how large the kit will be, and what it will lack. Sets KIT_BYTES.
+kit::_apt_into() { kit::_apt "${@:2}" >"$1" 2>&1; } # log::while prints on stderr
+
+# kit::tell: how large the kit will be, and what it will lack. Sets KIT_BYTES and KIT_MISSING.
 kit::tell() {
-  local kind name bytes _ line
-  KIT_BYTES=0
-  while IFS=$'\t' read -r kind name bytes _; do
-    KIT_BYTES=$((KIT_BYTES + bytes))
+  local kind name bytes missing _ line
+  KIT_BYTES=0 KIT_MISSING=0
+  while IFS=$'\t' read -r kind name bytes missing _; do
+    KIT_BYTES=$((KIT_BYTES + bytes)) KIT_MISSING=$((KIT_MISSING + missing))
     log::info "$(printf '%6s  %s %s' "$(kit::size "$bytes")" "$kind" "$name")"
   done <"${KIT_FACTS}/parts"
   while IFS= read -r line; do log::warn "the kit will lack ${line}"; done <"${KIT_FACTS}/lacking"
@@ -125,12 +138,23 @@ kit::tell() {
 # kit::is_complete: it will lack nothing.
 kit::is_complete() { [[ ! -s ${KIT_FACTS}/lacking ]]; }
 
-# kit::need_space: for the parts and the file that they are packed into.
+# kit::need_space: for the parts that are not there yet, and the file that they are packed into, which may be on another file system.
 kit::need_space() {
+  local packed=$KIT_BYTES
+  ((KIT_MISSING)) || [[ ! -e $KIT_FILE ]] || packed=0 # the same again
+  if [[ $(df --output=target -- "$KIT_STAGE") == "$(df --output=target -- "$REPO_DIR")" ]]; then
+    kit::_need_space "$KIT_STAGE" $((KIT_MISSING + packed))
+  else
+    kit::_need_space "$KIT_STAGE" "$KIT_MISSING"
+    kit::_need_space "$REPO_DIR" "$packed"
+  fi
+}
+
+kit::_need_space() {
   local free
-  free=$(df --output=avail -B1 -- "$KIT_STAGE" | tail -n 1)
-  ((free > 2 * KIT_BYTES)) ||
-    cli::die 1 "The kit and its parts need up to $(kit::size $((2 * KIT_BYTES))), and ${WORKDIR} (from ${ENV_ORIGIN[WORKDIR]}) has $(kit::size "$free") free: make space, or set another WORKDIR."
+  free=$(df --output=avail -B1 -- "$1" | tail -n 1)
+  ((free >= $2)) ||
+    cli::die 1 "The kit and its parts need up to $(kit::size "$2") more, and $1 has $(kit::size "$free") free: make space there, or use another WORKDIR (from ${ENV_ORIGIN[WORKDIR]}) or checkout."
 }
 
 # kit::gather: fetches and makes every part. The file "members" in KIT_FACTS gets a line for each file: its path in KIT_STAGE, and for what
@@ -142,7 +166,7 @@ kit::gather() {
   tarball=$("${REPO_DIR}/maintain/dist.sh")
   cp -f -- "$tarball" "${KIT_STAGE}/project.tar.gz"
   kit::_member project.tar.gz verl-regress "$KIT_VERSION" Apache-2.0
-  while IFS=$'\t' read -r kind name _ profile; do
+  while IFS=$'\t' read -r kind name _ _ profile; do
     (env::take_profile "$profile" && "kit::_get_${kind}" "$name") </dev/null
     log::ok "${kind} ${name}"
   done <"${KIT_FACTS}/parts"
@@ -154,7 +178,7 @@ kit::_packages() { printf '%s\t\t\t\n' "${@#"${KIT_STAGE}/"}" >>"${KIT_FACTS}/me
 kit::_get_debs() {
   local file _ said="${KIT_FACTS}/apt"
   log::while 'fetching the packages of the distribution' log::size "${KIT_STAGE}/apt/archives" -- \
-    kit::_apt --download-only --yes install "${KIT_PACKAGES[@]}" >"$said" 2>&1 ||
+    kit::_apt_into "$said" --download-only --yes install "${KIT_PACKAGES[@]}" ||
     cli::die 1 "apt-get could not fetch the packages ($(tail -n 1 "$said")): check the network and this machine's apt sources, then run this again; it goes on."
   rm -rf -- "${KIT_STAGE}/debs"
   mkdir "${KIT_STAGE}/debs"
@@ -185,7 +209,8 @@ kit::_get_wheelhouse() {
 }
 
 kit::_get_image() {
-  local id file="${KIT_STAGE}/images/${1//[:\/]/_}.tar.gz"
+  local id file
+  file=$(kit::_image_file "$1")
   id=$(docker image inspect --format '{{.Id}}' "$1")
   if [[ $(cat -- "${file}.id" 2>/dev/null) != "$id" ]]; then
     mkdir -p "${file%/*}"
@@ -197,6 +222,7 @@ kit::_get_image() {
   kit::_member "$file" "node image ${1}" "$id" 'those of its packages'
 }
 
+kit::_image_file() { printf '%s\n' "${KIT_STAGE}/images/${1//[:\/]/_}.tar.gz"; }
 kit::_save() { docker save "$1" | gzip -1 >"$2"; }
 
 kit::_get_verl() {
@@ -217,11 +243,16 @@ kit::_get_tree() {
 
 # kit::pack: the manifest with its hash first, then every file. Prints the kit's path.
 kit::pack() {
-  local system python
+  local system python knob source given=()
   system=$(kit::system)
   python=$(kit::python)
+  for knob in "${KIT_KNOBS[@]}"; do
+    source=${knob%_SOURCE}_SOURCE
+    # A folder or a repository is not in the kit, and what is named after it is neither.
+    [[ "${!knob}|${!source-}" =~ (^|\|)(path|git): ]] || ! env::is_given "$knob" || given+=("${knob}=${!knob}")
+  done
   log::while 'writing the manifest' -- venv::script scripts/dev/kit_manifest.py "$KIT_STAGE" \
-    "machine=$(uname -m)" "system=${system}" "python=${python}" "locks=$(kit::locks)" <"${KIT_FACTS}/members" >"${KIT_STAGE}/MANIFEST"
+    "machine=$(uname -m)" "system=${system}" "python=${python}" "locks=$(kit::locks)" "${given[@]}" <"${KIT_FACTS}/members" >"${KIT_STAGE}/MANIFEST"
   (cd "$KIT_STAGE" && sha256sum MANIFEST >MANIFEST.sha256)
   if tar -xOf "$KIT_FILE" --occurrence=1 MANIFEST 2>/dev/null | cmp -s - "${KIT_STAGE}/MANIFEST"; then
     log::skip "${KIT_FILE} (exists, same files)"

@@ -8,7 +8,7 @@ setup() {
   sandbox::make
   printf 'ID=debian\n' >"${BOX}/root/etc/os-release"
   # A machine that has everything except .venv.
-  for tool in make jq ssh apt-get iptables mmdebstrap dockerd; do stub "$tool"; done
+  for tool in make jq git ssh apt-get iptables mmdebstrap dockerd; do stub "$tool"; done
   stub apt-cache
   stub parallel 'echo "GNU parallel 2022"'
   user_id 0
@@ -76,14 +76,14 @@ EOT
 }
 
 @test "installs what is missing, and moreutils' parallel is not GNU parallel" {
-  rm "${BOX}/bin/jq"
+  rm "${BOX}"/bin/{jq,git}
   stub parallel 'echo "parallel: not this one"'
   bootstrap scripts/dev/bootstrap_host.sh
   assert_status 0
-  assert_line "        missing: jq parallel"
-  assert_line "        will install with apt-get: jq parallel"
-  assert_line "changed installed jq parallel"
-  assert_called "apt-get install --yes --no-install-recommends jq parallel"
+  assert_line "        missing: jq parallel git"
+  assert_line "        will install with apt-get: jq parallel git"
+  assert_line "changed installed jq parallel git"
+  assert_called "apt-get install --yes --no-install-recommends jq parallel git"
 }
 
 @test "without root and sudo, or on another distribution, it only prints the list" {

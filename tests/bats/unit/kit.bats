@@ -12,7 +12,7 @@ setup() {
   THERE="${BOX}/there"
   printf 'ID=debian\nVERSION_CODENAME=bookworm\n' >"${BOX}/root/etc/os-release"
   echo 3.11 >"${BOX}/python"
-  for tool in make jq ssh iptables mmdebstrap dockerd apt-cache cmp dpkg-deb; do stub "$tool"; done
+  for tool in make jq git ssh iptables mmdebstrap dockerd apt-cache cmp dpkg-deb; do stub "$tool"; done
   ln -sf "$(type -P cmp)" "${BOX}/bin/cmp"
   space 100000000000
   stub parallel 'echo "GNU parallel 2022"'
@@ -79,7 +79,7 @@ kit() { sandbox::run WORKDIR="$WORKDIR" CODE_A=codeA CODE_B=codeB "$@" scripts/6
 unkit() { sandbox::run WORKDIR="$THERE" KIT="$KIT" "$@" scripts/69_unkit.sh; }
 # made: makes a kit, KIT.
 made() {
-  kit
+  kit "$@"
   assert_status 0
   KIT="${HERE}/$(compgen -G "${HERE}/build/dist/*-kit-*.tar" | sed 's,.*/build,build,')"
 }
@@ -101,6 +101,21 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   refute_called 'pip wheel'
 }
 
+@test "a kit brings the knobs that decide what is in it, and no password" {
+  made TORCH_INDEX_URL=https://index.example.org/cpu BASE_IMAGE=python:3.11 VERL_SOURCE=path:/my/verl MODEL_SOURCE=path:/my/model MODEL=mine
+  unkit CHECK=1
+  assert_status 0
+  touch "${BOX}/compose"
+  unkit
+  assert_status 0
+  [[ $(grep '^[A-Z]' "${HERE}/env/local.env" | paste -sd' ') == 'PROFILE=cpu TORCH_INDEX_URL=https://index.example.org/cpu BASE_IMAGE=python:3.11 CODE_A=codeA CODE_B=codeB' ]]
+  echo BASE_IMAGE=other >"${HERE}/env/local.env"
+  unkit
+  assert_error 2 "env/local.env has 'BASE_IMAGE=other', and all later commands need 'BASE_IMAGE=python:3.11' there: change or remove that line, then run this again."
+  kit TORCH_INDEX_URL=https://me:word@index.example.org/cpu
+  assert_error 2 'TORCH_INDEX_URL (from the command line or environment) has a user or a password, which the kit would carry: put them into ~/.netrc, which pip reads, and leave them out of the address.'
+}
+
 @test "CHECK=1 says what the kit would lack, and makes none" {
   : >"${BOX}/images"
   kit CHECK=1 DATASET_SOURCE=hub CODE_B=path:/my/verl MODEL_SOURCE=path:/my/model
@@ -118,8 +133,12 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   space 1000
   kit
   assert_status 1
-  grep -qE "^error   The kit and its parts need up to [0-9.]+[MG]B, and .* \(from .*\) has 1.0KB free: make space, or set another WORKDIR\.$" <<<"$output"
+  grep -qE "^error   The kit and its parts need up to [0-9.]+[MG]B more, and .* has 1.0KB free: make space there, or use another WORKDIR \(from .*\) or checkout\.$" <<<"$output"
   refute_called 'docker save'
+  space 100000000000
+  made
+  space 0 # all is there
+  made
 }
 
 @test "interrupted while it fetches or packs, a kit goes on" {
@@ -200,8 +219,14 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   unkit CHECK=1
   assert_status 0
   nothing_there
+  stub sudo 'exit 1'
+  rm "${BOX}"/bin/{jq,git}
+  unkit
+  assert_status 1
+  nothing_there
+  stub sudo '[[ $1 == -n ]] || "$@"'
+  printf 'SEED=7' >"${HERE}/env/local.env" # without an end
   : >"${BOX}/images"
-  rm "${BOX}/bin/jq"
   mkdir -p "${THERE}/kit.partial" "${THERE}/cache/verl/pypi-0.9.1.partial/half" # of a run that was interrupted
   unkit
   assert_status 1 # the stub of Compose is not found by docker
@@ -209,17 +234,23 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   unkit
   assert_status 0
   assert_called "-o Dir::Etc::sourcelist=${THERE}/kit/sources.list -o Dir::Etc::sourceparts=/dev/null"
-  assert_line "changed installed jq"
+  assert_line "changed installed jq git"
   grep -q '^changed node image verl-regress-node:' <<<"$output"
   assert_line "changed ${THERE}/cache/verl/pypi-0.9.1"
   [[ -d ${THERE}/cache/verl/pypi-0.9.1/verl && ! -e ${THERE}/cache/verl/pypi-0.9.1/half ]]
   [[ -n $(compgen -G "${THERE}/cache/wheelhouse/*/torch-1-py3-none-any.whl") ]]
   [[ $(<"${THERE}/kit/sources.list") == "deb [trusted=yes] file://${THERE// /%20}/kit/debs ./" ]]
   grep -qx 'export WANDB_MODE=offline' "${HERE}/env/local.env"
+  for line in SEED=7 CODE_A=codeA; do grep -qx "$line" "${HERE}/env/local.env"; done
   stub jq
+  stub git
+  space 0 # all is there
   unkit
   assert_status 0
   refute_text changed
+  cp "${HERE}"/build/dist/*-kit-*.tar "${THERE}/kit/k.tar"
+  KIT="${THERE}/kit/k.tar" unkit
+  assert_error 2 "KIT=${THERE}/kit/k.tar (from the command line or environment) is in ${THERE}/kit, which is replaced by what the kit has: move it elsewhere."
 }
 
 @test "a package that conflicts, or an engine that Compose refuses, installs nothing" {
