@@ -41,6 +41,22 @@ def test_the_first_step_of_a_longer_replayed_run_is_comparable(run):
     assert judged([a], run("b", facts={"override data.seed": "data.x=1"})).word is Word.INCOMPARABLE
 
 
+def test_a_replayed_run_does_not_say_how_old_its_rollouts_are_and_its_own_ones_do(run):
+    first, again = run("a", facts={comparable.REPLAY: "1"}), run("again", "other")
+    age = [name for name in again.series if name.startswith("training/off_policy/")]
+    assert age
+    first = first.without(age)
+    assert judged([first, again], run("b", "third")).deterministic is False  # the tokens
+    found = judged([first, run("again")], run("b", "other", **{LENGTH: 1.02}))
+    assert (found.word, found.deterministic) == (Word.CHANGED, True)
+
+
+def test_the_first_step_is_the_first_one_that_trained(run):
+    validated = edit(run("b", "other"), "val-core/x/reward/mean@1", {0: 0.5})
+    found = judged([run("a"), run("again")], validated)
+    assert (found.word, found.reason[:27]) == (Word.CHANGED, "B samples other tokens than")
+
+
 def test_only_what_was_sampled_counts(run):
     assert judged([run("a")], run("b", **{LOSS: 2.0})).word is Word.IDENTICAL
     later = edit(run("b"), LENGTH, {2: 99.0})

@@ -141,9 +141,14 @@ def canonical(series: Mapping[str, dict[int, float]]) -> dict[str, dict[int, flo
     return renamed
 
 
+def is_of_v1(name: str) -> bool:
+    """Does verl's V1 trainer alone write it, the age of the rollouts?"""
+    return name.startswith("training/off_policy/")
+
+
 def is_v1(series: Series) -> bool:
     """Did verl's V1 trainer write this record?"""
-    return any(name.startswith("training/off_policy/") for name in series)
+    return any(map(is_of_v1, series))
 
 
 def is_redefined(name: str, a: Series, b: Series) -> bool:

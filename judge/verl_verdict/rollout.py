@@ -64,7 +64,7 @@ def case(runs_a: Sequence[Run], b: Run, *, name: str) -> Verdict:
 
 def _first_step(run: Run) -> Run:
     """What is known of the samples of the first step, without what only its length or its replay brings with it."""
-    first = min(run.steps, default=0)
+    first = preconditions.first_step(run)
     series = {
         name: {first: values[first]} for name, values in run.series.items() if first in values and _is_of_rollout(name)
     }
@@ -79,7 +79,8 @@ def _first_step(run: Run) -> Run:
 
 
 def _is_of_rollout(name: str) -> bool:
-    return metrics.stage_of(name) in metrics.STAGES[:4]
+    """The age of the rollouts is no part of a replayed run's record, so it is none of any run here."""
+    return metrics.stage_of(name) in metrics.STAGES[:4] and not metrics.is_of_v1(name)
 
 
 def _repeats(runs: Sequence[Run]) -> bool | None:

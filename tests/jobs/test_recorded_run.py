@@ -56,7 +56,7 @@ def test_a_replay_is_a_fact_and_the_age_of_its_rollouts_is_not_compared(tmp_path
     asked["said"]["overrides"] += [{"text": text, "origin": recorded_run.REPLAY}]
     (job / "config/asked.json").write_text(json.dumps(asked))
     run = recorded_run.read(job)
-    assert [str(each) for each in comparable.facts(before, run)] == ["replay: A without it, B True"]
+    assert [str(each) for each in comparable.facts(before, run)] == ["replay: A without it, B 1"]
     assert not [key for key in run.config if key.startswith("skip.")]
     assert {*before.series} - {*run.series} == {name for name in before.series if "/off_policy/" in name} != set()
 

@@ -44,6 +44,7 @@ _OWN_KEYS = re.compile(
 # Where a job continues from is a file of its own side; the steps that it trains show at which step.
 _OWN_OVERRIDE = "trainer.resume_from_path"
 REPLAY = "REPLAY=1"  # the origin of the overrides that record or replay rollouts
+_RECORDING = re.compile(r"\.dump_dir=.*?([^/]+)/replay/[^/]+$")  # SESSION/replay/CASE-SEED
 _OF_RECORDING = "training/off_policy/"  # the age of the rollouts: replayed ones have another one by design
 _NODE_RESOURCES = re.compile(r"^(CPU|GPU|cpu|NPU|accelerator_type:.*)$")  # memory varies by some MB from start to start
 
@@ -218,8 +219,9 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     said = _config(directory, "asked.json").get("said") or {}
     if said.get("deterministic"):
         facts["deterministic"] = "True"
-    if any(each.get("origin") == REPLAY for each in said.get("overrides") or []):
-        facts[comparable.REPLAY] = "True"
+    recordings = (str(each["text"]) for each in said.get("overrides") or [] if each.get("origin") == REPLAY)
+    if session := next((found[1] for text in recordings if (found := _RECORDING.search(text))), None):
+        facts[comparable.REPLAY] = session
     nodes = _nodes(directory)
     facts |= packages_fact(_config(directory, "packages.json"))
     return facts | ({"nodes": nodes} if nodes else {})
