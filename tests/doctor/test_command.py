@@ -1,4 +1,5 @@
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -92,7 +93,7 @@ def test_skipped_code_is_not_judged_and_says_why(capsys):
     assert "VR-X-01     skipped  all nodes  count: SKIP_DOCTOR names it" in said.out
 
 
-@pytest.mark.parametrize("answer", ["the connection was lost", ""])
+@pytest.mark.parametrize("answer", ["the connection was lost", "", "8", '{"trains": fal'])
 def test_node_that_does_not_answer_is_a_finding(capsys, answer):
     first, *_ = records(capsys, [line("head"), f"worker-0\t{answer}\n"])
     assert (first["code"], first["status"], first["where"]) == ("VR-NODE-01", "alarm", "worker-0")
@@ -113,6 +114,27 @@ def test_facts_that_cannot_be_judged_are_no_traceback(capsys):
 def test_job_is_seen_by_its_launcher():
     assert command.is_training([b"sh\0", b"python3\0/private/x/py/run.py\0launch\0/private/jobs/a\0"])
     assert not command.is_training([b"python3\0/private/x/py/run.py\0status\0", b"grep\0launch\0"])
+
+
+def test_job_is_seen_by_its_actors_on_the_other_nodes():
+    assert command.is_training([b"ray::IDLE\0", b"ray::WorkerDict.update_actor\0"])
+    assert not command.is_training(
+        [b"ray::IDLE\0", b"ray::DashboardAgent\0", b"ray::RuntimeEnvAgent\0", b"python3\0ray::A"]
+    )
+
+
+def test_shared_root_that_hangs_is_an_alarm(capsys, monkeypatch):
+    hangs = threading.Event()
+    monkeypatch.setattr(command, "_LONGEST", 0.0)
+    monkeypatch.setattr(command, "GROUPS", {"shared root": command.shared_root})
+    monkeypatch.setattr(command.shared_root, "facts", lambda _plan: hangs.wait())
+    command.main(["probe", "--node=head", knobs(), *WORDS], [])
+    answer = capsys.readouterr().out
+    hangs.set()
+    found = records(capsys, [f"head\t{answer}"])
+    assert [(one["code"], one["seen"]) for one in found if one["status"] == "alarm"] == [
+        ("VR-ROOT-01", "no result in 0 s")
+    ]
 
 
 def test_knob_takes_exactly_the_codes_of_the_table(monkeypatch):

@@ -33,10 +33,10 @@ def port(monkeypatch):
 
 
 @contextlib.contextmanager
-def listening(port):
+def listening(port, trains=False):
     """The other node's probe, which tries us, too."""
     with ThreadPoolExecutor(1) as pool:
-        server = Server(plan("worker-0"), {"also": {"Gloo": "127.0.0.2"}, "torch": False})
+        server = Server(plan("worker-0"), {"also": {"Gloo": "127.0.0.2"}, "torch": False, "trains": trains})
         yield server
         pool.submit(try_peer, plan("head"), "worker-0").result(60)
         server.close()
@@ -45,7 +45,7 @@ def listening(port):
 def test_a_peer_is_greeted_and_measured_and_hears_that_all_is_well(port):
     with listening(port) as server:
         found = try_peer(plan("head"), "worker-0")
-    assert found["said"] == {"you": "127.0.0.1", "also": {"Gloo": "127.0.0.2"}, "torch": False}
+    assert found["said"] == {"you": "127.0.0.1", "also": {"Gloo": "127.0.0.2"}, "torch": False, "trains": False}
     assert (found["ports"], found["mtu"], found["also"]) == ({port: ACCEPTS}, 0, {"127.0.0.2": True})
     assert found["trips"]["count"] >= found["trips"]["sent"] / 2 > 0
     assert found["scan"] == {"tried": 2, "silent": []}
@@ -53,9 +53,20 @@ def test_a_peer_is_greeted_and_measured_and_hears_that_all_is_well(port):
     assert server.content == {"head"}
 
 
-def test_nothing_is_scanned_while_a_job_trains(port):
-    with listening(port):
-        assert "scan" not in try_peer(plan("head", trains=True), "worker-0")
+@pytest.mark.parametrize("here", [True, False])
+def test_nothing_is_scanned_while_a_job_trains_on_either_node(port, here):
+    with listening(port, trains=not here):
+        assert "scan" not in try_peer(plan("head", trains=here), "worker-0")
+
+
+def test_message_without_an_answer_is_lost(monkeypatch):
+    monkeypatch.setattr(connections, "HEALTH_CHECK", 0.01)
+    ends = [socket.socketpair() for _ in range(connections._ECHOES)]
+    left = iter(ends)
+    monkeypatch.setattr(connections, "_dial", lambda *_: (next(left)[0], {}))
+    assert connections._trips("127.0.0.2", 1) == "lost"
+    for _, other in ends:
+        other.close()
 
 
 def test_port_without_a_listener_answers_and_one_that_is_in_use_is_not_listened_on(port):

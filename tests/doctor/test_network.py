@@ -4,7 +4,7 @@ import pytest
 
 from verl_regress.base.knobs import Knobs
 from verl_regress.doctor import network
-from verl_regress.doctor.checks import Cluster
+from verl_regress.doctor.checks import Cluster, Plan
 from verl_regress.doctor.connections import ACCEPTS, REFUSES, SILENT
 
 NODES = {"head": "10.0.0.1", "worker-0": "10.0.0.2", "worker-1": "10.0.0.3"}
@@ -13,10 +13,10 @@ NODES = {"head": "10.0.0.1", "worker-0": "10.0.0.2", "worker-1": "10.0.0.3"}
 def pair(node, peer):
     also = {"Gloo": NODES[peer], "NCCL": NODES[peer], "vLLM": NODES[peer]}
     return {
-        "said": {"you": NODES[node], "also": also, "torch": True},
+        "said": {"you": NODES[node], "also": also, "torch": True, "trains": False},
         "ports": {"6379": ACCEPTS, "10002": REFUSES},
         "mtu": 0,
-        "trips": {"count": 800, "slowest_ms": 9.0, "missed": 0, "again": 1, "sent": 800, "fastest_ms": 0.1},
+        "trips": {"count": 800, "slowest_ms": 9.0, "again": 1, "sent": 800, "fastest_ms": 0.1},
         "also": {NODES[peer]: True},
         "scan": {"tried": 9000, "silent": []},
     }
@@ -108,13 +108,9 @@ FAULTS = {
         lambda pair, node, all: pair["trips"].update(again=40),
         ("VR-NET-05", "worker-0 -> head", "40 of 800 packets sent again, round trips of 0.1 to 9 ms"),
     ),
-    "health checks are missed": (
-        lambda pair, node, all: pair["trips"].update(missed=240),
-        (
-            "VR-NET-05",
-            "worker-0 -> head",
-            "1 of 800 packets sent again, round trips of 0.1 to 9 ms, 240 of 800 health checks missed",
-        ),
+    "a message has no answer": (
+        lambda pair, node, all: pair.update(trips="lost"),
+        ("VR-NET-05", "worker-0 -> head", "no answer in 10 s, after which Ray counts a health check as failed"),
     ),
     "far away": (
         lambda pair, node, all: pair["trips"].update(fastest_ms=80.0, slowest_ms=90.0),
@@ -192,6 +188,51 @@ def test_proxy_is_named_without_its_password_and_with_what_it_catches(monkeypatc
     for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     assert network._proxies(["127.0.0.1"])["proxies"] == []
-    monkeypatch.setenv("http_proxy", "http://ann:secret@proxy.example:3128")
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
-    assert network._proxies(["127.0.0.1", "10.0.0.1"]) == {"proxy": "proxy.example", "proxies": ["10.0.0.1"]}
+    for proxy in ("http://ann:secret@proxy.example:3128", "ann:secret@proxy.example:3128"):
+        monkeypatch.setenv("http_proxy", proxy)
+        found = network._proxies(["127.0.0.1", "10.0.0.1"])
+        assert found == {"proxy": "proxy.example:3128", "proxies": ["10.0.0.1"]}
+
+
+def plan(quick, **nodes):
+    return Plan("head", {"head": "127.0.0.1", **nodes}, "c", "cpu", "/private", 6379, quick, trains=False)
+
+
+def test_one_node_has_nothing_to_reach(monkeypatch):
+    monkeypatch.setattr(network, "_within", lambda _seconds, _ask, otherwise: otherwise)
+    found = network.facts(plan(quick=False))
+    cluster = Cluster({"head": "127.0.0.1"}, "cpu", quick=False, knobs=Knobs({}), training=())
+    assert found["pairs"] == {}
+    assert [seen.status for seen in network._judge_trips({"head": found}, cluster)] == ["skipped"]
+
+
+def test_our_own_ray_that_starts_meanwhile_is_no_foreign_listener(monkeypatch):
+    running = {7: "raylet"}
+
+    def listening(_ports):
+        running[8] = "agent"  # ours, too
+        return {6379: 7, 52365: 8, 8265: 9, 8266: 10, 8267: None}
+
+    monkeypatch.setattr(network.processes, "listening", listening)
+    monkeypatch.setattr(network.processes, "ours", lambda _cluster: running)
+    monkeypatch.setattr(network.processes, "commands", lambda: {9: b"nc\0-l\0"})  # and 10 has ended
+    assert network._foreign_listeners(plan(quick=False)) == {
+        "8265": "process 9 (nc)",
+        "8267": "a process that this node does not show us",
+    }
+
+
+def test_probe_that_had_ended_is_no_firewall():
+    found = changed(FAULTS["a firewall refuses"][0])
+    for node in ("worker-0", "worker-1"):
+        found["head"]["pairs"][node]["said"] = None
+    assert [seen.status for seen in said(found)["VR-NET-01"]] == ["ok"]
+    found["head"]["listened"].append(6379)  # which they reached
+    assert [seen.status for seen in said(found)["VR-NET-01"]] == ["alarm"]
+
+
+def test_all_reduce_that_a_worker_did_not_begin_is_no_fault():
+    found = changed(FAULTS["no all-reduce"][0])
+    del found["worker-1"]["allreduce"]
+    assert [seen.status for seen in said(found)["VR-NET-09"]] == ["skipped"]

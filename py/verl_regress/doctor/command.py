@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from verl_regress.doctor.checks import ALARM, Check, Cluster, Facts, Plan, Seen,
 # Each has `facts(Plan)`, which runs on every node at once and returns what JSON can have, and CHECKS.
 GROUPS: Mapping[str, ModuleType] = {"network": network, "machine": machine, "shared root": shared_root, "stack": stack}
 _LONGEST = 48.0  # seconds that a group's facts may take
+_SHOWN = 300  # characters of what is no answer
+_BUSY = re.compile(rb"ray::(?!IDLE|SPILL_|RESTORE_|DELETE_|DashboardAgent|RuntimeEnvAgent)")
 
 
 def _judge_silence(facts: Mapping[str, Facts], _cluster: Cluster) -> Iterator[Seen]:
@@ -80,9 +83,7 @@ def _probe(args: argparse.Namespace) -> int:
         knobs=args.knobs,
     )
     found: dict[str, Any] = {"trains": plan.trains}
-    found |= {
-        name: {"error": f"no result in {_LONGEST:.0f} s"} for name in args.groups
-    }  # such as a file system that hangs
+    found |= {name: _unfinished(group, plan) for name, group in args.groups.items()}
     threads = [threading.Thread(target=_find, args=(found, name, plan), daemon=True) for name in args.groups]
     end = time.monotonic() + _LONGEST
     for thread in threads:
@@ -93,9 +94,17 @@ def _probe(args: argparse.Namespace) -> int:
     return 0
 
 
+def _unfinished(group: ModuleType, plan: Plan) -> dict[str, Any]:
+    """What counts as a group's finding that never ends: the shared root is a file system that hangs."""
+    silence = f"no result in {_LONGEST:.0f} s"
+    if group is shared_root:
+        return {"problems": [("VR-ROOT-01", plan.node, silence)]}
+    return {"error": silence}
+
+
 def is_training(commands: Iterable[bytes]) -> bool:
-    """Does one of these command lines belong to the launcher of a job (plan/plan.py, entrypoint)?"""
-    return any(b"/run.py\0launch\0" in command for command in commands)
+    """Is one of these command lines that of a job's launcher (plan/plan.py, entrypoint), or of an actor or a task of Ray (2.60)?"""
+    return any(b"/run.py\0launch\0" in command or _BUSY.match(command) for command in commands)
 
 
 def _find(found: dict[str, Any], name: str, plan: Plan) -> None:
@@ -108,10 +117,10 @@ def _find(found: dict[str, Any], name: str, plan: Plan) -> None:
 def _judge(args: argparse.Namespace, lines: Sequence[str]) -> int:
     answers: dict[str, dict[str, Any]] = {}
     for node, _, answer in (line.partition("\t") for line in lines):
-        is_silent = not answer.startswith("{")
-        answers[node] = (
-            {"silent": last_line(answer, "no answer")} if is_silent else {"silent": "", **json.loads(answer)}
-        )
+        try:
+            answers[node] = {"silent": "", **json.loads(answer)}
+        except (TypeError, ValueError):  # another program's words, or half of an answer
+            answers[node] = {"silent": last_line(answer, "no answer")[-_SHOWN:]}
     cluster = Cluster(
         nodes=args.nodes,
         profile=args.knobs["PROFILE"],

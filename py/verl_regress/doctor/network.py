@@ -5,7 +5,6 @@ import os
 import socket
 import struct
 import threading
-import urllib.parse
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +18,7 @@ from verl_regress.doctor.connections import (
     AGENT_PORT,
     ANSWERS,
     DASHBOARD_PORT,
-    MISSED_MS,
+    HEALTH_CHECK,
     REFUSES,
     SILENT,
     Server,
@@ -41,13 +40,13 @@ def facts(plan: Plan) -> dict[str, Any]:
     found: dict[str, Any] = {
         "choices": _within(2, _choices, {"Gloo": "no answer of the name service"}),
         "names": [] if plan.quick else _within(2, lambda: _names(plan.address), []),
-        "listeners": _foreign_listeners(plan),
+        "listeners": {} if plan.quick else _foreign_listeners(plan),
         **_proxies(("127.0.0.1", *plan.nodes.values())),
     }
-    if plan.quick:
+    if plan.quick or not plan.peers:
         return {**found, "pairs": {peer: _try_quickly(plan, peer) for peer in plan.peers}}
     torch = allreduce.is_possible() and not plan.trains
-    server = Server(plan, {"also": found["choices"], "torch": torch})
+    server = Server(plan, {"also": found["choices"], "torch": torch, "trains": plan.trains})
     with ThreadPoolExecutor(len(plan.peers)) as pool:
         found["pairs"] = dict(zip(plan.peers, pool.map(lambda peer: try_peer(plan, peer), plan.peers), strict=True))
     server.close()
@@ -155,23 +154,24 @@ def _names(address: str) -> list[str]:
 
 
 def _proxies(addresses: Iterable[str]) -> dict[str, Any]:
-    """The proxy for HTTP, without its password, and those of the addresses that it catches."""
+    """The proxy for HTTP, without its user and password, and those of the addresses that it catches."""
     known = urllib.request.getproxies_environment()
     proxy = known.get("http") or known.get("all") or ""
     caught = [each for each in addresses if proxy and not urllib.request.proxy_bypass(each)]
-    return {"proxy": urllib.parse.urlsplit(proxy).hostname or proxy, "proxies": caught}
+    return {"proxy": proxy.rpartition("@")[2], "proxies": caught}
 
 
 def _foreign_listeners(plan: Plan) -> dict[str, str]:
     """Who listens on the ports that Ray has for itself there, by port; our own Ray does not count."""
     wanted = {AGENT_PORT, *((plan.gcs_port, DASHBOARD_PORT) if plan.node == "head" else ())}
+    found = processes.listening(wanted)  # before `ours`: our own Ray may be starting
     own, commands = processes.ours(plan.cluster), processes.commands()
     return {  # arguments may be secrets
-        str(port): f"process {pid} ({commands.get(pid, b'').split(bytes(1))[0].decode('utf-8', 'replace')})"
+        str(port): f"process {pid} ({commands[pid].split(bytes(1))[0].decode('utf-8', 'replace')})"
         if pid
         else "a process that this node does not show us"
-        for port, pid in processes.listening(wanted).items()
-        if pid not in own
+        for port, pid in found.items()
+        if pid is None or pid in commands.keys() - own.keys()  # the others have ended
     }
 
 
@@ -186,12 +186,14 @@ def _pairs(facts: Mapping[str, Facts]) -> Iterator[tuple[str, str, str, Facts]]:
 def _judge_ports(facts: Mapping[str, Facts], cluster: Cluster) -> Iterator[Seen]:
     wrong: dict[str, list[str]] = defaultdict(list)
     tried = 0
-    for where, _, peer, seen in _pairs(facts):
+    for where, node, peer, seen in _pairs(facts):
         scan = seen.get("scan") or {"tried": 0, "silent": []}
         answers = {int(port): answer for port, answer in seen["ports"].items()} | dict.fromkeys(scan["silent"], SILENT)
         listened = facts[peer].get("listened", ())
         bad = {port: answer for port, answer in answers.items() if answer not in ANSWERS}
-        bad |= {port: "refused by a firewall" for port in listened if answers[port] == REFUSES}
+        refused = {port for port in listened if answers[port] == REFUSES}
+        if len(refused) < len(listened) or facts[peer]["pairs"].get(node, {}).get("said"):  # they ran at the same time
+            bad |= dict.fromkeys(refused, "refused by a firewall")
         count = len(seen["ports"]) + scan["tried"]
         tried += count
         if bad:
@@ -241,14 +243,17 @@ def _judge_mtu(facts: Mapping[str, Facts], _cluster: Cluster) -> Iterator[Seen]:
 def _judge_trips(facts: Mapping[str, Facts], _cluster: Cluster) -> Iterator[Seen]:
     known = {where: seen["trips"] for where, _, _, seen in _pairs(facts) if seen.get("trips")}
     for where, trips in known.items():
-        again, sent, missed = trips["again"], trips["sent"], trips["missed"]
-        if missed or trips["fastest_ms"] > _SLOW_MS or (again >= _AGAIN and again >= _LOSS * sent):
-            beats = f", {missed} of {trips['count']} health checks missed" if missed else ""
-            yield alarm(where, f"{again} of {sent} packets sent again, {_span(trips)}{beats}")
-    if known:
-        slowest = max(known.values(), key=lambda trips: trips["slowest_ms"])
-        yield ok("every other pair", f"{_span(slowest)}, of the {MISSED_MS} ms of a health check")
-    else:
+        if trips == "lost":
+            yield alarm(where, f"no answer in {HEALTH_CHECK:.0f} s, after which Ray counts a health check as failed")
+            continue
+        again, sent = trips["again"], trips["sent"]
+        if trips["fastest_ms"] > _SLOW_MS or (again >= _AGAIN and again >= _LOSS * sent):
+            yield alarm(where, f"{again} of {sent} packets sent again, {_span(trips)}")
+    measured = [trips for trips in known.values() if trips != "lost"]
+    if measured:
+        slowest = max(measured, key=lambda trips: trips["slowest_ms"])
+        yield ok("every other pair", f"{_span(slowest)}, of the {HEALTH_CHECK:.0f} s of a health check")
+    elif not known:
         yield skipped("every pair", "no connection, or the kernel does not count packets")
 
 
@@ -270,9 +275,13 @@ def _judge_listeners(facts: Mapping[str, Facts], _cluster: Cluster) -> Iterator[
 
 def _judge_allreduce(facts: Mapping[str, Facts], cluster: Cluster) -> Iterator[Seen]:
     tried = {node: found["allreduce"] for node, found in facts.items() if "allreduce" in found}
+    if len(tried) < sum(node in facts for node in cluster.workers):  # those that tried have waited for the others
+        tried = {}
     for node, found in tried.items():
         if "error" in found:
             yield alarm(node, found["error"])
+        elif "late" in found:
+            yield skipped(node, found["late"])
     pairs = {
         f"{node} -> {cluster.workers[int(to)]}": speed
         for node, found in tried.items()
@@ -285,7 +294,7 @@ def _judge_allreduce(facts: Mapping[str, Facts], cluster: Cluster) -> Iterator[S
     elif not tried:
         yield skipped(
             "the workers",
-            "a job trains" if cluster.training else "it needs two workers that have torch and are reached",
+            "a job trains" if cluster.training else "it needs two or more workers that all have torch and are reached",
         )
 
 
@@ -352,7 +361,6 @@ CHECKS = (
         _judge_listeners,
         "Ray does not start there, or another cluster answers",
         "end that process, or choose another node; the port of the GCS is GCS_PORT",
-        quick=True,
     ),
     Check(
         "VR-NET-09",

@@ -25,11 +25,11 @@ SH
   for node in head worker-0; do facts '' >"${BOX}/${node}"; done
 }
 
-# facts LISTENER: what a probe prints that found LISTENER on Ray's port.
+# facts ADDRESS: what a probe prints whose proxy catches ADDRESS.
 facts() {
-  local listeners=''
-  [[ -z $1 ]] || listeners="\"6379\": \"$1\""
-  printf '{"trains": false, "network": {"pairs": {}, "choices": {"Gloo": "10.0.0.1"}, "names": [], "listeners": {%s}, "proxies": []}' "$listeners"
+  local caught=''
+  [[ -z $1 ]] || caught="\"$1\""
+  printf '{"trains": false, "network": {"pairs": {}, "choices": {"Gloo": "10.0.0.1"}, "names": [], "listeners": {}, "proxy": "p:3128", "proxies": [%s]}' "$caught"
   PYTHONPATH="${REPO}/py" "${REPO}/.venv/bin/python" -c 'from verl_regress.doctor.command import GROUPS
 print(*(f", \"{name}\": {{\"error\": \"not asked\"}}" for name in GROUPS if name != "network"), sep="", end="}\n")'
 }
@@ -39,21 +39,21 @@ doctor() { sandbox::run WORKERS=1 "$@"; }
 @test "make doctor: a table of what was tried, seen and means, and exit 9 for an alarm" {
   doctor scripts/11_doctor.sh
   assert_status 0
-  facts 'process 7 (nc)' >"${BOX}/head"
+  facts 10.0.0.1 >"${BOX}/head"
   doctor scripts/11_doctor.sh
   assert_status 9
-  [[ $(tr -s ' ' <<<"$output") == *"VR-NET-08 alarm head find who listens on Ray's own ports: process 7 (nc) listens on port 6379"* ]] || fail 'no such alarm'
+  [[ $(tr -s ' ' <<<"$output") == *"VR-NET-07 alarm head find proxies that catch the nodes' addresses: the proxy p:3128 catches 10.0.0.1"* ]] || fail 'no such alarm'
   # shellcheck disable=SC2016  # expanded in the sandbox
   sandbox::lines WORKERS=1 JSON=1 <<<'doctor::run >"${TMPDIR}/said"'
   assert_status 9
-  [[ $(jq -r '.checks[] | select(.status == "alarm") | .code' "${BOX}/tmp/said") == VR-NET-08 ]] || fail 'no such alarm'
+  [[ $(jq -r '.checks[] | select(.status == "alarm") | .code' "${BOX}/tmp/said") == VR-NET-07 ]] || fail 'no such alarm'
 }
 
 @test "the gate says only what is wrong, and SKIP_DOCTOR goes on without that check" {
-  facts 'process 7 (nc)' >"${BOX}/head"
+  facts 10.0.0.1 >"${BOX}/head"
   doctor scripts/11_doctor.sh --gate
-  assert_error 9 "VR-NET-08, head: process 7 (nc) listens on port 6379, so Ray does not start there, or another cluster answers: end that process, or choose another node; the port of the GCS is GCS_PORT; SKIP_DOCTOR=VR-NET-08 goes on without this check."
-  doctor SKIP_DOCTOR=VR-NET-08 scripts/11_doctor.sh --gate
+  assert_error 9 "VR-NET-07, head: the proxy p:3128 catches 10.0.0.1, so requests to Ray and to rollout servers go to a proxy that does not know the nodes: add these addresses to no_proxy on that node; SKIP_DOCTOR=VR-NET-07 goes on without this check."
+  doctor SKIP_DOCTOR=VR-NET-07 scripts/11_doctor.sh --gate
   assert_status 0
   doctor MAKE_GIVEN=SKIP_DOCTOR SKIP_DOCTOR=VR-NET-99 scripts/11_doctor.sh --gate
   assert_status 2
