@@ -148,10 +148,6 @@ FAULTS: Mapping[str, Fault] = {
         "inside 'mkdir /dev/infiniband; mknod /dev/infiniband/uverbs0 c 231 192'",
         options=("--ulimit=memlock=-1:-1",),
     ),
-    "the kernel of WSL2 on one node": Fault(
-        "VR-MACH-17",
-        "inside 'echo 6.6.87.2-microsoft-standard-WSL2 >/osrelease'; mounts mount --bind /osrelease /proc/sys/kernel/osrelease",
-    ),
     "a package is missing on one worker": Fault(
         "VR-STACK-03", "inside 'rm -r /opt/venv/lib/python3.11/site-packages/tensordict-*.dist-info'"
     ),

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,28 +13,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_regress.doctor.checks import Check, Cluster, Facts, Plan, Seen, alarm, probed
+from verl_regress.doctor.checks import Check, Cluster, Facts, Plan, Seen, alarm, probed, skipped
 
 _PATIENCE = 15.0  # seconds in which the probes of all nodes begin
+_TOGETHER = 3.0  # seconds in which two probes must have waited for each other
 _ROUNDS = 3  # the fastest counts, because a node may be busy
 _LATE, _SLOW, _CLOCK = 1.0, 0.05, 5.0  # seconds: another node's write, a small file, between two clocks
 _SNAPSHOT = 500  # files of verl
 _INODES = 10_000
 _REHEARSAL_GIB = 0.1  # ten times what the snapshot and a PPO job of a rehearsal take
 _VALUE = "x" * 1000
+_PREFIX = ".verl-regress-doctor-"
+_OLD = 3600.0  # seconds: a directory of a run whose nodes were killed
+_GRANTED = 15.0  # seconds until a free lock is given
 _LOCK_AND_DIE = "import fcntl, os, sys; fcntl.flock(open(sys.argv[1], 'r+'), fcntl.LOCK_EX); os.kill(os.getpid(), 9)"
 
 
 def facts(plan: Plan) -> dict[str, Any]:
     """What is wrong for this node, by code, and which other nodes it saw. It tries a directory of this run, of which it leaves nothing."""
-    trial = Path(plan.shared_root, f".verl-regress-doctor-{plan.run}")
+    trial = Path(plan.shared_root, f"{_PREFIX}{plan.run}")
     found: dict[str, Any] = {}
     problems: list[tuple[str, str, str]] = []
     try:
         problems += _room(plan)
         _enter(trial, plan.node)
+        _clean(trial)
         problems += [(code, plan.node, seen) for code, seen in _alone(trial, plan.node)]
+        began = time.time()
         pairs = _meet(trial, plan)
+        found["met"] = began, time.time()
         found["saw"] = [pair.peer for pair in pairs if pair.is_here]
         problems += [(code, f"{plan.node}, {pair.peer}", seen) for pair in pairs for code, seen in pair.problems()]
     except OSError as error:
@@ -46,7 +54,7 @@ def facts(plan: Plan) -> dict[str, Any]:
 def _room(plan: Plan) -> Iterator[tuple[str, str, str]]:
     room = os.statvfs(plan.shared_root)
     gib, inodes = room.f_bavail * room.f_frsize / 2**30, room.f_favail if room.f_files else _INODES
-    need = _REHEARSAL_GIB if plan.profile == "cpu" else float(plan.knobs["MIN_DISK_GIB"] or 0)
+    need = _REHEARSAL_GIB if plan.quick or plan.profile == "cpu" else float(plan.knobs["MIN_DISK_GIB"] or 0)
     if gib < need or inodes < _INODES:
         yield "VR-ROOT-05", plan.node, f"{gib:.2f} GiB and {inodes} inodes are free, {need:g} and {_INODES} are needed"
 
@@ -67,6 +75,14 @@ def _enter(trial: Path, node: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             (trial / f"{node}.here").write_text("")
             return
+
+
+def _clean(trial: Path) -> None:
+    """Remove what killed nodes of earlier runs left. The age is by the clock that wrote both."""
+    for path in trial.parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another node may remove it, or it is another user's
+            if trial.stat().st_mtime - path.stat().st_mtime > _OLD:
+                shutil.rmtree(path)
 
 
 def _leave(trial: Path, node: str) -> None:
@@ -99,7 +115,10 @@ def _alone(trial: Path, node: str) -> Iterator[tuple[str, str]]:
             yield "VR-ROOT-04", "a file cannot be locked"
         elif _does(lambda: fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)):
             yield "VR-ROOT-04", "one lock is given to two processes"
-    subprocess.run([sys.executable, "-c", _LOCK_AND_DIE, two], check=False)
+    try:
+        subprocess.run([sys.executable, "-c", _LOCK_AND_DIE, two], check=False, timeout=_GRANTED)
+    except subprocess.TimeoutExpired:
+        yield "VR-ROOT-04", f"a free lock is not given in {_GRANTED:.0f} s"
     with two.open("r+") as file:
         end = time.monotonic() + 2
         while (
@@ -136,7 +155,6 @@ def _meet(trial: Path, plan: Plan) -> "list[_Pair]":
         _does(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
         new.rename(lock)
         while time.monotonic() < end and not all(pair.is_over() for pair in pairs):
-            _put(trial / f"{plan.node}.value", _VALUE)
             for pair in pairs:
                 pair.step()
             if all(pair.round == _ROUNDS for pair in pairs):
@@ -155,11 +173,10 @@ class _Pair:
     peer: str
     is_here: bool = False
     lock: str = ""  # what is wrong with the lock that it holds
-    is_torn: bool = False
     round: int = 0  # of our questions
     answered: int = 0
     asked: tuple[float, float] = (0.0, 0.0)
-    late: float = _PATIENCE
+    late: float = 0.0  # seconds until its files are seen; until the first answer, how long it has been missing from a node that is there
     ahead: float = 0.0  # of its clock
 
     def step(self) -> None:
@@ -171,13 +188,14 @@ class _Pair:
         if (self.trial / f"{self.peer}.asks.{self.node}.{self.answered}").exists():
             _put(self.trial / f"{self.node}.answers.{self.peer}.{self.answered}", str(time.time()))
             self.answered += 1
+        late = (time.monotonic() - self.asked[0]) / 2
         if answer := _text(self.trial / f"{self.peer}.answers.{self.node}.{self.round}"):
-            late = (time.monotonic() - self.asked[0]) / 2
-            if late < self.late:
+            if not self.round or late < self.late:
                 self.late, self.ahead = late, float(answer) - self.asked[1] - late
             self.round += 1
             self._ask()
-        self.is_torn = self.is_torn or _text(self.trial / f"{self.peer}.value") not in (None, _VALUE)
+        elif self.is_here and not self.round:
+            self.late = late if lock.exists() else 0.0
 
     def _ask(self) -> None:
         self.asked = time.monotonic(), time.time()
@@ -193,9 +211,7 @@ class _Pair:
         """What this node saw of the other one; that it did not see it is known when all have answered."""
         if self.lock:
             yield "VR-ROOT-04", f"{self.node} does not see the lock that {self.peer} holds ({self.lock})"
-        if self.is_torn:
-            yield "VR-ROOT-03", f"{self.node} reads half of a file that {self.peer} replaces by a rename"
-        if self.is_here and self.late > _LATE:
+        if self.late > _LATE:
             yield "VR-ROOT-06", f"{self.node} sees what {self.peer} writes {self.late:.1f} s later"
         if self.ahead > _CLOCK:
             yield "VR-ROOT-09", f"the clock of {self.peer} is {self.ahead:.0f} s ahead of that of {self.node}"
@@ -229,6 +245,10 @@ def _one_directory(nodes: Mapping[str, Facts], _cluster: Cluster) -> Iterator[Se
     saw = {node: found["saw"] for node, found in nodes.items() if "saw" in found}  # those that could write
     for node in saw:
         for peer in saw.keys() - {node, *saw[node]}:
+            (began, ended), (met, left) = nodes[node]["met"], nodes[peer]["met"]
+            if min(ended, left) - max(began, met) < _TOGETHER:
+                yield skipped(f"{node}, {peer}", "their probes did not run at the same time, or their clocks differ")
+                continue
             yield alarm(f"{node}, {peer}", f"{node} does not see what {peer} writes, after {_PATIENCE:.0f} s")
 
 
