@@ -14,7 +14,10 @@ from contextlib import suppress
 import job_report
 
 VARIABLE = "VERL_REGRESS_OFFLINE"
-_HOST_OF = {"socket.getaddrinfo": 0, "socket.gethostbyname": 0, "socket.connect": 1, "socket.sendto": 1}
+_HOST_OF = {
+    **dict.fromkeys(("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"), 0),
+    **dict.fromkeys(("socket.connect", "socket.sendto", "socket.sendmsg"), 1),
+}
 _MOST = 100
 
 _seen: dict[str, None] = {}  # what was asked for, in that order
@@ -34,14 +37,15 @@ def _hear(event: str, arguments: tuple[object, ...]) -> None:
 
 def _note(event: str, asked: object, arguments: tuple[object, ...]) -> None:
     port = arguments[1] if event == "socket.getaddrinfo" else None
-    if event in ("socket.connect", "socket.sendto"):
-        if not isinstance(asked, tuple):
-            return  # the path of a socket file
+    if _HOST_OF[event] == 1:
+        is_datagram = getattr(arguments[0], "type", None) == socket.SOCK_DGRAM
+        if not isinstance(asked, tuple) or (is_datagram and event == "socket.connect"):
+            return  # the path of a socket file; or nothing is sent, as by what asks for its own address
         asked, port = asked[:2]
     host = asked.decode() if isinstance(asked, bytes) else asked
     if not isinstance(host, str) or not host or host in (socket.gethostname(), "localhost") or _is_loopback(host):
         return
-    named = f"{host}:{port}" if port else host
+    named = f"{host}:{port}" if port and _is_outside(host) else host  # of a node, one entry is enough
     if named in _seen or len(_seen) >= _MOST:
         return
     _seen[named] = None

@@ -67,7 +67,7 @@ acceptance::_watch() {
 }
 
 acceptance::_watch_on() {
-  printf '%s\n' "$ACCEPTANCE_CANARY" | helper::run_in "$1" acceptance watch "--name=${ACCEPTANCE_NAME}" "--node=$1" "--job=$2"
+  printf '%s\n' "$ACCEPTANCE_CANARY" | helper::run_in "$1" acceptance watch "--name=${ACCEPTANCE_NAME}" "--cluster=${CLUSTER_NAME}" "--node=$1" "--job=$2"
 }
 
 # acceptance::prepare: what is there already.

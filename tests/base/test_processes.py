@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -119,8 +120,8 @@ def test_who_listens_is_known_by_port():
     assert processes.listening([1]) == {}
 
 
-def test_the_peers_of_connections_that_our_processes_open(monkeypatch):
-    own, other = os.geteuid(), os.geteuid() + 1
+def test_the_peers_of_connections_that_these_processes_open(monkeypatch):
+    own, other = 1, 2  # their sockets, of which the processes have the first open
     rows = [
         ("0100007F:0016", "00000000:0000", "0A", own),  # listens at port 22
         ("0100000A:0016", "0900000A:D431", "01", own),  # so this came from outside
@@ -133,7 +134,23 @@ def test_the_peers_of_connections_that_our_processes_open(monkeypatch):
         ("B80D0120000000000000000001000000:D436", "B80D0120000000000000000002000000:01BB", "02", own),
         ("0000000000000000FFFF00000100000A:D437", "0000000000000000FFFF00000600000A:0050", "01", own),
     ]
-    tables = [["0:", local, peer, state, "0:0", "0:0", "0", str(uid), "0"] for local, peer, state, uid in rows + rows6]
+    tables = [
+        ["0:", local, peer, state, "0:0", "0:0", "0", "0", "0", str(inode + 2 * at)]
+        for at, (local, peer, state, inode) in enumerate(rows + rows6)
+    ]
     monkeypatch.setattr(processes, "_connections", lambda: tables)
+    ours = [types.SimpleNamespace(readlink=lambda at=at: f"socket:[{own + 2 * at}]") for at in range(len(tables))]
+    monkeypatch.setattr(processes, "_descriptors", {7: ours}.get)
     monkeypatch.setattr(processes.sys, "byteorder", "little")
-    assert processes.peers() == {"192.0.2.1:80", "10.0.0.7:6379", "2001:db8::2:443", "10.0.0.6:80"}
+    assert processes.peers([7]) == {"192.0.2.1:80", "10.0.0.7:6379", "2001:db8::2:443", "10.0.0.6:80"}
+
+
+def test_a_connection_counts_for_the_process_that_has_it():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        peer = f"127.0.0.1:{server.getsockname()[1]}"
+        assert peer in processes.peers([os.getpid()])
+        assert processes.peers([os.getppid()]) & {peer} == set()
+
+
+def test_all_addresses_of_this_node():
+    assert "127.0.0.1" in processes.addresses()

@@ -15,7 +15,10 @@ def asked(tmp_path):
         ended = python("-c", f"import socket\nsocket.setdefaulttimeout(0.01)\n{program}", env=env)
         assert ended.returncode == 0, ended.stderr
         [*reports] = tmp_path.glob("state/reports/egress-*.json")
-        return (json.loads(reports[0].read_text())["asked"] if reports else None), ended.stderr
+        hosts = [host for report in reports for host in json.loads(report.read_text())["asked"]]
+        for report in reports:
+            report.unlink()
+        return hosts or None, ended.stderr
 
     return run
 
@@ -46,7 +49,20 @@ def test_an_address_as_nodes_have_it_is_recorded_and_not_named(asked):
     found, said = asked(
         event("socket.connect", None, ("10.0.0.7", 6379)) + event("socket.getaddrinfo", b"worker-0", 1, 0, 0, 0)
     )
-    assert (found, said) == (["10.0.0.7:6379", "worker-0:1"], "")
+    assert (found, said) == (["10.0.0.7", "worker-0"], "")
+
+
+def test_many_ports_of_a_node_leave_room_for_what_leaves(asked):
+    ports = "".join(event("socket.connect", None, ("10.0.0.7", port)) for port in range(1, 120))
+    assert asked(ports + event("socket.gethostbyaddr", "192.0.2.1"))[0] == ["10.0.0.7", "192.0.2.1"]
+
+
+def test_a_datagram_counts_when_it_is_sent(asked):
+    udp = "import sys\nudp = socket.socket(type=socket.SOCK_DGRAM)\n"
+    away = ("192.0.2.1", 9)
+    assert asked(f"{udp}sys.audit('socket.connect', udp, {away})\n") == (None, "")
+    for sends in ("sendto", "sendmsg"):
+        assert asked(f"{udp}sys.audit('socket.{sends}', udp, {away})\n")[0] == ["192.0.2.1:9"]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ def accept(run, shared, stdin, job, ray, monkeypatch):
 
     def accept(logs=None, steps=None, change=lambda found: None, peers=(), planted=("192.0.2.1:9",)):
         found = job("sft-1")
-        monkeypatch.setattr(acceptance.processes, "peers", lambda: set(peers))
+        monkeypatch.setattr(acceptance.processes, "peers", lambda pids: set(peers))
+        monkeypatch.setattr(acceptance.processes, "addresses", lambda: {"10.1.0.7"})  # of another network of that node
         monkeypatch.setattr(acceptance, "_plant", lambda: list(planted))
         known = [path.name for path in sorted(shared.jobs.iterdir())]
         ray.knows(*({"submission_id": name, "job_id": "02", "status": "SUCCEEDED"} for name in known))
@@ -84,7 +85,8 @@ def accept(run, shared, stdin, job, ray, monkeypatch):
                 acceptance.time, "sleep", lambda _, aside=aside: aside.rename(ended)
             )  # it ends after one look
             stdin(f"{CANARY}\n".encode())
-            assert run("acceptance", "watch", f"--name={directory.name}", f"--node={node}", "--job=sft-1").status == 0
+            arguments = (f"--name={directory.name}", f"--node={node}", "--job=sft-1", "--cluster=mine")
+            assert run("acceptance", "watch", *arguments).status == 0
         change(found)
         files = {
             "steps": "".join(
@@ -135,7 +137,8 @@ def test_the_file_to_send_has_the_records_and_no_secret(accept):
 
 def test_what_a_job_and_a_node_ask_for_outside_is_counted_and_named(accept):
     def asks(job):
-        hosts = ["hub.example.org:443", "192.0.2.1:80", "head:6379", "127.0.0.1:1", "10.0.0.2:6379"]
+        outside = ["hub.example.org:443", "192.0.2.1:80", "head.example.org", "localhost.example.org"]
+        hosts = [*outside, "head:6379", "127.0.0.1:1", "10.0.0.2", "10.1.0.7:53", "0.0.0.0:80", ":::80", "localhost"]
         write(job.reports / "egress-w-1.json", json.dumps({"asked": hosts}))
 
     said = accept(change=asks, peers=["2001:db8::1:443", "127.0.0.1:6379"])
@@ -143,11 +146,13 @@ def test_what_a_job_and_a_node_ask_for_outside_is_counted_and_named(accept):
         "egress": [
             "the process w-1 asked for hub.example.org:443",
             "the process w-1 asked for 192.0.2.1:80",
+            "the process w-1 asked for head.example.org",
+            "the process w-1 asked for localhost.example.org",
             "head had a connection to 2001:db8::1:443",
             "worker-0 had a connection to 2001:db8::1:443",
         ]
     }
-    assert "(4 of 9 connections left; on 2 nodes a planted one was noticed)" in said.outcome.out
+    assert "(6 of 15 connections left; on 2 nodes a planted one was noticed)" in said.outcome.out
 
 
 def test_a_node_that_does_not_notice_a_planted_connection_proves_nothing(accept):
@@ -253,8 +258,8 @@ def test_a_secret_that_a_step_printed_is_reported(accept):
 
 def test_no_node_watches_for_ever_and_a_look_before_the_start_does_not_count(make_job, monkeypatch):
     monkeypatch.setattr(acceptance, "_LONGEST", 0.1)
-    assert acceptance._watch(make_job(), leaks.written({}))["looks"] == 0
-    assert acceptance._watch(make_job("running", started={}), leaks.written({}))["looks"] > 0
+    assert acceptance._watch(make_job(), "mine", leaks.written({}))["looks"] == 0
+    assert acceptance._watch(make_job("running", started={}), "mine", leaks.written({}))["looks"] > 0
 
 
 def test_a_job_that_waited_long_is_watched_as_long_as_any_other(make_job, monkeypatch):
@@ -263,13 +268,13 @@ def test_a_job_that_waited_long_is_watched_as_long_as_any_other(make_job, monkey
     monkeypatch.setattr(acceptance.time, "monotonic", lambda: next(seconds))
     naps = iter(range(1, 100))
     monkeypatch.setattr(acceptance.time, "sleep", lambda _: next(naps) != 8 or job.write_state("started", {}))
-    assert acceptance._watch(job, leaks.written({}))["looks"] == 10
+    assert acceptance._watch(job, "mine", leaks.written({}))["looks"] == 10
 
 
 def test_an_empty_secret_which_nothing_could_find_is_refused(run, stdin, make_job):
     make_job("sft-1", ended={})
     stdin(b"\n")
-    said = run("acceptance", "watch", "--name=now", "--node=head", "--job=sft-1")
+    said = run("acceptance", "watch", "--name=now", "--node=head", "--job=sft-1", "--cluster=mine")
     assert (said.status, "The secret on stdin is empty" in said.err) == (2, True)
 
 

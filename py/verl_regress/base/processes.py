@@ -81,16 +81,45 @@ def ours(cluster: str) -> dict[int, str]:
     return {pid: row.command for pid, row in found.items() if pid in marked or row.session in sessions}
 
 
-def peers() -> set[str]:
-    """ADDRESS:PORT of each TCP connection that our user's processes have opened on this node, or are opening."""
+def peers(pids: Collection[int]) -> set[str]:
+    """ADDRESS:PORT of each TCP connection that these processes of this node have opened, or are opening."""
     rows = _connections()
-    listening = {row[1].rpartition(":")[2] for row in rows if row[3] == _LISTENS}
-    found = set()
+    listened = {row[1].rpartition(":")[2] for row in rows if row[3] == _LISTENS}
+    opened = {}
     for row in rows:
         address, port = row[2].split(":")
-        if row[3] in _OPENED and row[7] == str(os.geteuid()) and row[1].rpartition(":")[2] not in listening:
-            found.add(f"{_address(address)}:{int(port, 16)}")
-    return found
+        if row[3] in _OPENED and row[1].rpartition(":")[2] not in listened:
+            opened[_socket(row)] = f"{_address(address)}:{int(port, 16)}"
+    return {opened[name] for name, _ in _holders(opened, pids)}
+
+
+def addresses() -> set[str]:
+    """All addresses of this node: the local ones of the kernel's tables of routes and of interfaces; that for IPv6 is only there where it is on."""
+    routes, interfaces = Path("/proc/net/fib_trie"), Path("/proc/net/if_inet6")
+    found = set(re.findall(r"\|-- (\S+)\n\s+/32 host LOCAL", routes.read_text("ascii") if routes.exists() else ""))
+    lines = interfaces.read_text("ascii").splitlines() if interfaces.exists() else []
+    return found | {str(ipaddress.ip_address(bytes.fromhex(line.split()[0]))) for line in lines}
+
+
+def _socket(row: Sequence[str]) -> str:
+    """As a descriptor in /proc names it."""
+    return f"socket:[{row[9]}]"
+
+
+def _holders(sockets: Collection[str], pids: Collection[int]) -> Iterator[tuple[str, int]]:
+    """Which of the sockets which of the processes have open, as far as the kernel shows us."""
+    for pid in pids if sockets else ():
+        for descriptor in _descriptors(pid):
+            with contextlib.suppress(OSError):  # it has just been closed
+                if (name := str(descriptor.readlink())) in sockets:
+                    yield name, pid
+
+
+def _descriptors(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:  # it has just ended, or is not ours
+        return []
 
 
 def _connections() -> list[list[str]]:
@@ -171,13 +200,10 @@ def listening(ports: Collection[int]) -> dict[int, int | None]:
     sockets: dict[str, int] = {}
     for words in _connections():
         if words[3] == _LISTENS and (port := int(words[1].rpartition(":")[2], 16)) in ports:
-            sockets[f"socket:[{words[9]}]"] = port
+            sockets[_socket(words)] = port
     found: dict[int, int | None] = dict.fromkeys(sockets.values())
-    for path in _all() if sockets else ():
-        with contextlib.suppress(OSError):
-            for descriptor in (path / "fd").iterdir():
-                if port := sockets.get(str(descriptor.readlink()), 0):
-                    found[port] = int(path.name)
+    for name, pid in _holders(sockets, [int(path.name) for path in _all()]):
+        found[sockets[name]] = pid
     return found
 
 

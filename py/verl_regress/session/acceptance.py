@@ -50,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for each in (watch, report):
         each.add_argument("--name", required=True)
+        each.add_argument("--cluster", required=True)
     watch.add_argument("--job", required=True)
     watch.add_argument("--node", required=True)
     report.add_argument("--profile", required=True)
-    report.add_argument("--cluster", required=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             "The secret on stdin is empty, so no search could find it: run 'make acceptance', which makes one."
         )
     if args.step == "watch":
-        seen = _watch(find.of_ray_id(root, args.job), leaks.written(secrets))
+        seen = _watch(find.of_ray_id(root, args.job), args.cluster, leaks.written(secrets))
         write_atomically(directory / f"node-{args.node}.json", as_json(seen))
         return 0
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
@@ -91,7 +91,7 @@ def _prepared(root: SharedRoot) -> dict[str, list[int]]:
     return {str(path): [found.st_ino, found.st_size, found.st_mtime_ns] for path in files for found in (path.stat(),)}
 
 
-def _watch(job: JobDir, secrets: leaks.Written) -> dict[str, Any]:
+def _watch(job: JobDir, cluster: str, secrets: leaks.Written) -> dict[str, Any]:
     """What this node showed until the job was over, and what Ray has written here. Only looks while it trained count."""
     end, looks, most = time.monotonic() + _LONGEST, 0, 0
     found, peers = set[str](), set[str]()
@@ -100,11 +100,13 @@ def _watch(job: JobDir, secrets: leaks.Written) -> dict[str, Any]:
         if has_started and not looks:
             end = time.monotonic() + _LONGEST
         count, shown = leaks.in_processes(secrets)
-        looks, most, found, peers = looks + has_started, max(most, count), found | shown, peers | processes.peers()
+        looks, most, found = looks + has_started, max(most, count), found | shown
+        peers |= processes.peers(processes.ours(cluster))
         time.sleep(_LOOK_EVERY)
     logs = leaks.in_logs_here(secrets)
     shown_here = {"looks": looks, "processes": most, "files": logs["files"], "found": sorted(found) + logs["found"]}
-    return {**shown_here, "hosts": [socket.gethostname()], "peers": sorted(peers), "planted": _plant()}
+    hosts = {socket.gethostname(), socket.getfqdn(), *processes.addresses()}
+    return {**shown_here, "hosts": sorted(hosts), "peers": sorted(peers), "planted": _plant()}
 
 
 def _plant() -> list[str]:
@@ -238,7 +240,7 @@ def _asked(job: JobDir) -> list[tuple[str, str]]:
 
 
 def _nothing_left(done: Done, step: str) -> tuple[list[str], str]:
-    """No process of the job asked for a host that is no node, and no program on a node had a connection to one."""
+    """No process of the job asked for a host that is no node, and no program of the cluster had a connection to one."""
     job, inside = done.job(step), {"localhost"}
     seen = {}
     for node in evidence.nodes(done.api):
@@ -262,10 +264,14 @@ def _nothing_left(done: Done, step: str) -> tuple[list[str], str]:
 
 
 def _is_inside(named: str, inside: Collection[str]) -> bool:
-    host = named.rpartition(":")[0] if named.rpartition(":")[2].isdigit() else named
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback or host in inside
-    return host in inside or host.partition(".")[0] in {name.partition(".")[0] for name in inside}
+    for host in (named, named.rpartition(":")[0]):  # with a port, if it is known
+        if host in inside:
+            return True
+        with suppress(ValueError):
+            address = ipaddress.ip_address(host)
+            if address.is_loopback or address.is_unspecified or str(address) in inside:
+                return True
+    return False
 
 
 def _prepare_skips(done: Done, step: str) -> tuple[list[str], str]:
