@@ -62,6 +62,26 @@ def test_a_step_that_was_not_read_was_generated(shared, tmp_path):
     assert replay.misused(reader(shared, 1), recorded, tmp_path / "r", [1, 2]) == said
 
 
+def test_a_run_that_continues_past_the_recording_generated_the_rest(shared, tmp_path):
+    recorded = files(tmp_path / "r")
+    said = "it did not read A's rollouts of step 3, so it generated its own"
+    assert replay.misused(reader(shared, 2), recorded, tmp_path / "r", [2, 3]) == said
+
+
+def test_a_file_of_no_step_is_no_rollout(tmp_path):
+    recorded = files(tmp_path / "r")
+    write((tmp_path / "r" / STEP.format(1)).with_name(".nfs0001"), "x")
+    assert replay.files_of(tmp_path / "r") == recorded
+    write(tmp_path / "r/config.json", "x")
+    write(tmp_path / "r/a/b/x", "x")
+    assert replay.unrecorded(files(tmp_path / "r"), [1, 2]) is None
+
+
+def test_every_run_has_its_recording_at_one_path(tmp_path):
+    texts = [each.text for each in replay.overrides(tmp_path / "r", 2)]
+    assert {"trainer.experiment_name=replay", "trainer.project_name=verl-regress"} <= {*texts}
+
+
 def test_a_recording_without_a_step_of_its_run_is_none(tmp_path):
     assert replay.unrecorded(files(tmp_path / "r"), [1, 2]) is None
     assert "step 3, 4 were not recorded" in replay.unrecorded(files(tmp_path / "r"), [1, 2, 3, 4])

@@ -319,7 +319,7 @@ def test_the_rollouts_of_a_replayed_case_are_a_verdict_and_say_which_half_differ
     session.write("recording-ppo-100", {"files": {}})
     pair(root, session, recorded="ppo-0.9.1-v0")
     session.write_job("ppo_a", {**session.read("job-ppo_a"), "sampled_first": "t"})
-    assert words(session) == {"ppo": "identical"}
+    assert words(session) == {"ppo": "identical", "ppo rollout": "inconclusive"}  # it lacks its run
     own = following(session)
     assert (own, own.name) == (Run("ppo", "B", 100, 1, own=True), "ppo_b_rollout")
     assert schedule.overrides_of(own, suites.parse("cases: {ppo: {workload: ppo}}", "x"), session.evidence()) == ["trainer.total_training_steps=1", "trainer.save_freq=-1"]  # fmt: skip
@@ -339,6 +339,35 @@ def test_the_rollouts_of_a_replayed_case_are_a_verdict_and_say_which_half_differ
     assert (
         len(schedule.runs_of(suites.parse("cases: {ppo: {workload: ppo}}", "x").cases[0], "B", session.evidence())) == 1
     )
+
+
+def test_a_replayed_case_without_the_rollouts_of_b_is_not_decided(root):
+    session = replayed(root)
+    session.write("recording-ppo-100", {"files": {}})
+    pair(root, session, recorded="ppo-0.9.1-v0")
+    found = verdict.of_session(session.evidence(), budget=2)[1]
+    said = "ppo_b_rollout did not run: BUDGET=2 runs were used up before"
+    assert (found.case, found.word.value, found.reason) == ("ppo rollout", "inconclusive", said)
+    session.write("refused-ppo_b_rollout", {"reason": "its override is unknown"})
+    assert following(session) is None
+    assert words(session) == {"ppo": "identical", "ppo rollout": "regressed"}
+
+
+def test_an_a_that_failed_before_b_ran_is_no_baseline(root):
+    session = replayed(root)
+    session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", "a", TREES["A"], exit_code=1))
+    assert following(session) is None
+    (found,) = verdict.of_session(session.evidence())
+    assert found.word.value == "incomparable"
+    assert found.reason.startswith("A cannot be the baseline, because in 'a' the job failed")
+
+
+def test_in_a_replayed_case_only_a_repeat_says_whether_a_repeats_itself(root):
+    session = replayed(root, "cases: {ppo: {workload: ppo, deterministic: true}}")
+    session.write("recording-ppo-100", {"files": {}})
+    pair(root, session, lr, "ppo-0.9.1-v0")
+    assert words(session)["ppo"] == "inconclusive"
+    assert following(session) == Run("ppo", "A", 100, 1, again=True)
 
 
 def test_a_b_that_failed_generates_nothing_more(root):
@@ -405,6 +434,17 @@ def test_runs_of_one_code_that_must_agree_are_one_verdict(root):
     assert words(session) == {"ppo": "same"}  # how B trains beside A is the question of another case
     suite = suites.of_recorded(session.evidence()["begin"]["suite"])
     assert schedule.overrides_of(Run("ppo-1", "B", 100, 1), suite, session.evidence()) == ["a=1", "b=2"]
+
+
+def test_a_group_is_about_the_tokens_of_its_first_step(root):
+    session = make(root, suite=GROUP)
+    record_group(root, session, {})
+    for number, name in enumerate(["ppo_a", "ppo-1_a", "ppo-2_a"]):
+        sampled = {"sampled": str(number), "sampled_first": "t"}
+        session.write_job(name, {**session.read(f"job-{name}"), **sampled})
+    assert words(session) == {"ppo": "same"}
+    session.write_job("ppo-2_a", {**session.read("job-ppo-2_a"), "sampled_first": "other"})
+    assert words(session) == {"ppo": "inconclusive"}
 
 
 def test_b_that_breaks_what_a_holds_is_regressed_and_its_group_is_one_card(root):

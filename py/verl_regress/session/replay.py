@@ -35,7 +35,7 @@ _STEP = 2  # in the path of a file of a recording: EXPERIMENT_PROJECT/GBS…/STE
 def overrides(directory: Path, steps: int) -> tuple[Override, ...]:
     """What makes verl write the rollouts of these steps into the directory, or read them if they are there."""
     numbers = ",".join(map(str, range(1, steps + 1)))
-    texts = ["trainer.experiment_name=replay"]  # a part of the path
+    texts = ["trainer.experiment_name=replay", "trainer.project_name=verl-regress"]  # parts of the path
     for key in _KEYS.values():
         texts += [f"{key}.enable=True", f"{key}.dump_dir={directory}", f"{key}.steps=[{numbers}]"]
     return tuple(Override(text, REPLAY, optional=True) for text in texts)
@@ -100,10 +100,9 @@ def _most_bytes(made: Plan) -> int:
 
 
 def files_of(directory: Path) -> dict[str, str]:
-    """The sha256 of each file of a recording, by its path in it. Raises OSError."""
-    return {
-        str(path.relative_to(directory)): sha256_of(path) for path in sorted(directory.rglob("*")) if path.is_file()
-    }
+    """The sha256 of each file of a recording, by its path in it, without what NFS keeps of removed ones. Raises OSError."""
+    paths = (path for path in sorted(directory.rglob("*")) if not path.name.startswith(".nfs"))
+    return {str(path.relative_to(directory)): sha256_of(path) for path in paths if path.is_file()}
 
 
 def unrecorded(files: Iterable[str], trained: Iterable[int]) -> str | None:
@@ -127,12 +126,13 @@ def misused(job: JobDir, recorded: Mapping[str, str], directory: Path, trained: 
         return f"it did not leave A's rollouts as they were: {changed}"
     with job.driver_log.open("rb") as log:
         read = {int(step) for line in log for step in _READ.findall(line)}
-    lacking = _listed(_steps_of(recorded) & set(trained) - read)
+    lacking = _listed(set(trained) - read)
     return f"it did not read A's rollouts of step {lacking}, so it generated its own" if lacking else None
 
 
 def _steps_of(files: Iterable[str]) -> set[int]:
-    return {int(path.split("/")[_STEP]) for path in files}
+    """A file at another depth, or beside the numbered directories, is none of a step."""
+    return {int(parts[_STEP]) for path in files if len(parts := path.split("/")) > _STEP and parts[_STEP].isdecimal()}
 
 
 def _listed(steps: Iterable[int]) -> str:

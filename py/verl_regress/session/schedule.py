@@ -92,14 +92,14 @@ def perturbed_of(case: Case, evidence: Evidence) -> dict[str, Any]:
 
 def own_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
     """The evidence of the run of that side that generated its own rollouts, by its name; empty if there is none."""
-    jobs, name = jobs_of(evidence), _own(case, side).name
+    jobs, name = jobs_of(evidence), own_run(case, side).name
     return {name: jobs[name]} if name in jobs else {}
 
 
 def all_runs(case: Case) -> list[Run]:
     """Every run that a case may take, A's first, with its second, its perturbed and its own run after the first one."""
     runs = [Run(case.name, side, seed, pair) for side in "AB" for pair, seed in enumerate(case.seeds, start=1)]
-    return [runs[0], _again(case), _perturbed(case), _own(case, "A"), *runs[1:], _own(case, "B")]
+    return [runs[0], _again(case), _perturbed(case), own_run(case, "A"), *runs[1:], own_run(case, "B")]
 
 
 def spent(evidence: Evidence) -> int:
@@ -145,9 +145,9 @@ def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Wants]) -> 
             return _again(case)
         if wanted.perturbed and _perturbed(case).name not in recorded:
             return _perturbed(case)
-        for side in "BA" if wanted.own else "":
+        for side in "BA" if wanted.own and refusal_of(own_run(case, "B"), evidence) is None else "":
             if not own_of(case, side, evidence):
-                return _own(case, side)
+                return own_run(case, side)
         if not wanted.pairs:
             return None
     return None
@@ -202,7 +202,8 @@ def _perturbed(case: Case) -> Run:
     return Run(case.name, "A", case.seeds[0], 1, perturbed=True)
 
 
-def _own(case: Case, side: str) -> Run:
+def own_run(case: Case, side: str) -> Run:
+    """The run of a replayed case in which that side generates its own rollouts."""
     return Run(case.name, side, case.seeds[0], 1, own=True)
 
 

@@ -10,7 +10,7 @@ from verl_regress.session import schedule, suites
 from verl_regress.session.schedule import Evidence, Wants
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import jobs_of
-from verl_verdict import diagnosis, invariants, judge, memory, records, resumed, rollout, speed
+from verl_verdict import diagnosis, invariants, judge, memory, preconditions, records, resumed, rollout, speed
 from verl_verdict.errors import CannotJudge
 from verl_verdict.metrics import Decisive
 from verl_verdict.verdicts import Verdict, Word
@@ -22,8 +22,26 @@ _SIDES = {"more": +1, "less": -1, "neither": 0}
 
 def of_session(evidence: Evidence, budget: int | None = None) -> list[Verdict]:
     """The verdicts on all cases of the session's suite; on speed and memory too where a case asks for them."""
-    suite = suites.of_recorded(evidence["begin"]["suite"])
-    return [verdict for case in suite.cases if not case.equals for verdict in of_case(case, evidence, budget)]
+    cases = [case for case in suites.of_recorded(evidence["begin"]["suite"]).cases if not case.equals]
+    found = [(case, of_case(case, evidence, budget)) for case in cases]
+    return [
+        verdict
+        for case, verdicts in found
+        for verdict in (*verdicts, *_without_its_rollout(case, evidence, verdicts, budget))
+    ]
+
+
+def _without_its_rollout(
+    case: Case, evidence: Evidence, found: Sequence[Verdict], budget: int | None
+) -> Sequence[Verdict]:
+    """The verdict on the rollouts of a replayed case in which B generated none: then only half of it is known."""
+    run = schedule.own_run(case, "B")
+    if run.name in jobs_of(evidence) or not _wants_own(case, evidence, found):
+        return ()
+    word, reason = Word.INCONCLUSIVE, f"{run.name} did not run: {_why_ended(evidence, budget)}"
+    if refusal := schedule.refusal_of(run, evidence):
+        word, reason = Word.REGRESSED, f"B refuses what A takes, before it generates: {refusal}"
+    return [Verdict(case=case.rollout_name, word=word, reason=reason, how="nothing was compared")]
 
 
 def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[Verdict]:
@@ -36,7 +54,8 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
     try:
         a, b = ([run_of(job) for job in sides[side].values()] for side in "AB")
         perturbed = [run_of(job) for job in schedule.perturbed_of(case, evidence).values()]
-        found = [_with_files(_beside_its_source(_judge(case, a, b, perturbed), case, evidence), sides)]
+        judged = _judge(case, a, b, perturbed, _deterministic(case, evidence))
+        found = [_with_files(_beside_its_source(judged, case, evidence), sides)]
         if of_rollout := _of_rollout(case, evidence):
             found = [_with_half(found[0], of_rollout), _with_files(of_rollout, sides)]
         if case.speed:
@@ -60,8 +79,24 @@ def _without_a_pair(case: Case, evidence: Evidence, budget: int | None) -> Verdi
         return Verdict(case=case.name, word=Word.REGRESSED, reason=reason, how="the config, composed by A and by B")
     if all(schedule.runs_of(case, side, evidence) for side in "AB"):
         return None
+    if unusable := _unusable_a(case, evidence):
+        return unusable
     reason = _why_no_pair(case, evidence, budget)
     return Verdict(case=case.name, word=Word.INCONCLUSIVE, reason=reason, how="nothing was compared")
+
+
+def _unusable_a(case: Case, evidence: Evidence) -> Verdict | None:
+    """The verdict on a case without a run of B if A's is no baseline."""
+    for job in schedule.runs_of(case, "A", evidence).values():
+        try:
+            run = run_of(job)
+            why = preconditions.why_unusable(run, run.last_step)
+        except CannotJudge as error:
+            why = str(error)
+        if why:
+            reason = f"A cannot be the baseline, because in '{job['submission_id']}' {why}"
+            return Verdict(case=case.name, word=Word.INCOMPARABLE, reason=reason, how="the records of A")
+    return None
 
 
 def _of_group(case: Case, evidence: Evidence, budget: int | None) -> Verdict:
@@ -73,7 +108,7 @@ def _of_group(case: Case, evidence: Evidence, budget: int | None) -> Verdict:
     runs = zip(group, *sides.values(), strict=True)
     try:
         members = [
-            invariants.Member(" ".join(each.overrides[len(case.overrides) :]), run_of(sides["A"][a]), run_of(sides["B"][b]))
+            invariants.Member(" ".join(each.overrides[len(case.overrides) :]), _first_step_of(sides["A"][a]), _first_step_of(sides["B"][b]))
             for each, a, b in runs
         ]  # fmt: skip
         return _with_files(invariants.judge(members, name=case.name, ignore=case.ignore), sides)
@@ -141,7 +176,7 @@ def wants(case: Case, evidence: Evidence) -> Wants:
         return Wants()
     found = of_case(case, evidence)
     open_ones = [verdict for verdict in found if verdict.word is Word.INCONCLUSIVE and verdict.pairs]
-    again = case.deterministic is None and any(
+    again = _deterministic(case, evidence) is None and any(
         verdict.deterministic is None and verdict.case == case.name for verdict in open_ones
     )
     return Wants(
@@ -195,14 +230,26 @@ def judged(job: Mapping[str, Any]) -> records.Run | None:
         return None
 
 
-def _judge(case: Case, a: Sequence[records.Run], b: Sequence[records.Run], perturbed: Sequence[records.Run]) -> Verdict:
+def _deterministic(case: Case, evidence: Evidence) -> bool | None:
+    """What the suite says about that. verl replays in another order than it generates, so in a replayed case only a repeat tells."""
+    is_replayed = schedule.recording_of(schedule.first_runs(case)[0], evidence) is not None
+    return None if is_replayed else case.deterministic
+
+
+def _judge(
+    case: Case,
+    a: Sequence[records.Run],
+    b: Sequence[records.Run],
+    perturbed: Sequence[records.Run],
+    deterministic: bool | None,
+) -> Verdict:
     return judge.case(
         a,
         b,
         name=case.name,
         decisive=decisive_of(case),
         ignore=case.ignore,
-        deterministic=case.deterministic,
+        deterministic=deterministic,
         perturbed=perturbed,
     )
 
@@ -218,9 +265,12 @@ def decisive_of(case: Case) -> list[Decisive]:
 def _why_no_pair(case: Case, evidence: Evidence, budget: int | None) -> str:
     lacking = [run for run in schedule.first_runs(case) if run.name not in jobs_of(evidence)]
     why = next((why for run in lacking if (why := schedule.why_not(run, case, evidence))), None)
-    if why is None and budget is not None and schedule.spent(evidence) >= budget:
-        why = f"BUDGET={budget} runs were used up before"
-    return f"{' and '.join(run.name for run in lacking)} did not run: {why or 'the session ended before'}"
+    return f"{' and '.join(run.name for run in lacking)} did not run: {why or _why_ended(evidence, budget)}"
+
+
+def _why_ended(evidence: Evidence, budget: int | None) -> str:
+    is_used_up = budget is not None and schedule.spent(evidence) >= budget
+    return f"BUDGET={budget} runs were used up before" if is_used_up else "the session ended before"
 
 
 def _with_limit(verdict: Verdict, case: Case, budget: int | None) -> Verdict:
