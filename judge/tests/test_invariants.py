@@ -67,6 +67,28 @@ def test_what_a_breaks_too_is_not_the_fault_of_b(run):
     assert verdict(run, a=[(GRADIENT, 1.02)], b=[(GRADIENT, 4.0)]).word is Word.REGRESSED
 
 
+def test_what_is_hardly_less_off_in_one_code_than_in_the_other_is_the_fault_of_none(run):
+    for a, b in ((1.0095, 1.0105), (1.0105, 1.0095)):
+        found = verdict(run, a=[(GRADIENT, a)], b=[(GRADIENT, b)])
+        assert (found.word, found.reason[:19]) == (Word.INCONCLUSIVE, "A breaks it too, so")
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "word"),
+    [
+        ("critic/vf_clipfrac", 0.009, Word.SAME),
+        ("critic/vf_clipfrac", 0.02, Word.REGRESSED),
+        ("critic/vf_loss", 9e-7, Word.SAME),
+        ("critic/vf_loss", 2e-6, Word.REGRESSED),
+    ],
+)
+def test_a_metric_that_is_0_may_differ_by_little(run, metric, value, word):
+    zero = edit(run, metric, {1: 0.0})
+    b = named(edit(zero, metric, {1: value}), "b1")
+    group = [Member("", named(zero, "a"), named(zero, "b")), Member(MICRO, named(zero, "a1"), b)]
+    assert invariants.judge(group, name="micro").word is word
+
+
 def test_b_that_holds_what_a_breaks_is_improved(run):
     found = verdict(run, a=[(GRADIENT, 4.0)])
     assert (found.word, found.first) == (Word.IMPROVED, None)

@@ -18,6 +18,8 @@ from verl_verdict.verdicts import Verdict, Word
 LIMIT = 0.01  # of a metric's size. Measured in rehearsals of 0.9.1, which log SFT's loss as bfloat16: up to 0.003
 _OF_RANKS = "global_seqlen/"  # how many tokens each rank has
 _FURTHER = 3.0  # B may be that much further off than A
+_LEAST = 1e-6  # a smaller distance is what rounding leaves of 0
+_LEAST_SHARE = 0.01  # a share of clipped tokens counts few of them, and rounding moves some across the limit
 _MEANS = "the update depends on how its batch is split, packed or spread: something is divided by the wrong number, left out or counted twice"
 _HOW = "the first update of the runs of one code, value by value, for A and for B"
 
@@ -33,16 +35,26 @@ class Member:
 
 @dataclass(frozen=True)
 class _Off:
-    """A metric of a member that is not as in the first member's run of the same code, in A's run, in B's, or in both."""
+    """A metric of a member that is not as in the first member's run of the same code, in A's run, in B's, or in both.
+
+    `size_a` and `size_b` are how far off each of them is, also where that does not count.
+    """
 
     apart: str
     a: Difference | None
     b: Difference | None
+    size_a: float
+    size_b: float
 
     @property
     def is_of_b(self) -> bool:
         """B is off, and A is not, or far less."""
-        return self.b is not None and (self.a is None or self.b.size > _FURTHER * self.a.size)
+        return self.b is not None and self.size_b > _FURTHER * self.size_a
+
+    @property
+    def is_of_a(self) -> bool:
+        """A is off, and B is not, or far less."""
+        return self.a is not None and self.size_a > _FURTHER * self.size_b
 
     def __str__(self) -> str:
         found = self.b or self.a
@@ -90,14 +102,14 @@ def _compared(base: Verdict, members: Sequence[Member]) -> Verdict:
                 return dataclasses.replace(base, reason=reason)
     off = [found for each in others for found in _off(first, each)]
     of_b = [each for each in off if each.is_of_b]
-    of_both = [each for each in off if each.a and not each.is_of_b]
-    notes = (*base.notes, *(f"A {'and B break' if each.b else 'breaks'} it: {each}" for each in of_both))
+    of_both = [each for each in off if not each.is_of_b]
+    notes = (*base.notes, *(f"A {'breaks' if each.is_of_a else 'and B break'} it: {each}" for each in of_both))
     base = dataclasses.replace(base, notes=notes)
     if of_b:
         worst = max(of_b, key=lambda each: each.b.size if each.b else 0.0)
         reason = f"B breaks what A holds: {worst}"
         return dataclasses.replace(base, word=Word.REGRESSED, reason=reason, first=_first(worst, of_b, members))
-    if shared := [each for each in of_both if each.b]:
+    if shared := [each for each in of_both if not each.is_of_a]:
         reason = f"A breaks it too, so B is not to blame: {shared[0]}; either both have a fault, or that override changes what is computed"
         return dataclasses.replace(base, reason=reason)
     if of_both:
@@ -124,19 +136,25 @@ def _differences(one: Run, other: Run) -> list[Difference]:
 
 def _off(first: Member, other: Member) -> list[_Off]:
     """The metrics that are off in A or in B, in causal order."""
-    a, b = (
-        {each.metric: each for each in _differences(*pair) if _counts(each)}
-        for pair in ((first.a, other.a), (first.b, other.b))
+    all_a, all_b = (
+        {each.metric: each for each in _differences(*pair)} for pair in ((first.a, other.a), (first.b, other.b))
     )
+    a, b = ({name: each for name, each in found.items() if _counts(each)} for found in (all_a, all_b))
     return [
-        _Off(other.apart, a.get(name), b.get(name)) for name in sorted(a.keys() | b.keys(), key=metrics.causal_rank)
+        _Off(other.apart, a.get(name), b.get(name), _size(all_a.get(name)), _size(all_b.get(name)))
+        for name in sorted(a.keys() | b.keys(), key=metrics.causal_rank)
     ]
+
+
+def _size(each: Difference | None) -> float:
+    return each.size if each else 0.0
 
 
 def _counts(each: Difference) -> bool:
     """More than rounding. The policy loss is near 0, where rounding is large beside it: up to 0.03 of it was measured."""
     is_near_0 = each.metric in ("actor/pg_loss", "actor/loss") and abs(each.a - each.b) <= POLICY_LOSS_BAND
-    return each.size > LIMIT and not is_near_0
+    least = _LEAST_SHARE if "clipfrac" in each.metric else _LEAST
+    return each.size > LIMIT and not abs(each.a - each.b) < least and not is_near_0
 
 
 def _first(worst: _Off, found: Sequence[_Off], members: Sequence[Member]) -> diagnosis.Diagnosis:
