@@ -11,8 +11,8 @@ Facts = Mapping[str, Any]  # what a group's probe found on a node; JSON
 
 @dataclass(frozen=True)
 class Plan:
-    """What a probe on a node must know. `nodes`: the address of each, by name, head first. `quick`: there is half a second. `run`: this run's
-    own name, the same on all nodes."""
+    """What a probe on a node must know. `nodes`: the address of each, by name, head first. `quick`: only the quick checks are made.
+    `run`: this run's own name, the same on all nodes."""
 
     node: str
     nodes: Mapping[str, str]

@@ -57,7 +57,7 @@ def main(argv: Sequence[str], lines: Sequence[str]) -> int:
     parser.add_argument("--shared-root", required=True, help="the knob SHARED_ROOT")
     parser.add_argument("--knobs", type=Knobs.parse, required=True, metavar="JSON", help="all that are set")
     parser.add_argument("--run", default="run", help="this run's own name, the same on all nodes")
-    parser.add_argument("--quick", action="store_true", help="only what takes less than a second")
+    parser.add_argument("--quick", action="store_true", help="only the quick checks")
     parser.add_argument("--gate", action="store_true", help="print alarms only")
     parser.add_argument(
         "--running", action="store_true", help="jobs write to the shared root, and find its faults themselves"

@@ -16,7 +16,7 @@ from verl_regress.doctor.checks import Check, Cluster, Facts, Plan, Seen, alarm,
 
 ROOT = Path("/")  # tests have another one
 # What the nodes of a PPO job of a rehearsal used at most: 109 open files and 172 KiB of stack in a process, 0.7 GiB of memory on the head
-# and 2.7 GiB on a worker, 10 MiB of files (docs/doctor.md). On GPUs: what Ray asks for, and MIN_MEMORY_GIB.
+# and 2.7 GiB on a worker (docs/doctor.md). On GPUs: what Ray asks for, and MIN_MEMORY_GIB.
 _OPEN_FILES = {"cpu": 512}
 _OPEN_FILES_ON_GPUS = 4096
 _STACK = 1024 * 1024
