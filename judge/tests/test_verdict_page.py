@@ -12,7 +12,7 @@ from verdict_runs import edit, generator, noisy, session
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import code_diff, report
-from verl_verdict import curves, exact, judge, metrics, verdict_page
+from verl_verdict import comparable, curves, exact, judge, metrics, verdict_page
 from verl_verdict.markup import element, joined
 from verl_verdict.records import Memory
 
@@ -397,6 +397,14 @@ class TestCodes:
         assert self.trees(tmp_path, a=(b"1", b"1")) == ([], "A and B are the same code.")
         gone = code_diff.difference(tmp_path / "a", tmp_path / "c")
         assert gone == ([], f"The code cannot be compared: {tmp_path}/c no longer exists.")
+
+
+def test_phases_are_shown_only_where_all_runs_generate():
+    rng = generator(1)
+    runs = [noisy(rng, name) for name in "ab"]
+    assert "timing_s/step" in verdict_page._costs(verdict_page.Case("ppo", [], runs[:1], runs[1:]))
+    replayed = [dataclasses.replace(run, facts={comparable.REPLAY: "1"}) for run in runs]
+    assert "timing_s/step" not in verdict_page._costs(verdict_page.Case("ppo", [], replayed[:1], replayed[1:]))
 
 
 def test_the_memory_of_the_processes_is_shown_where_it_was_recorded():

@@ -182,7 +182,8 @@ def _figure(curve: Curve, name: str) -> Markup:
 def _costs(case: Case) -> Markup:
     """What both sides took: the phases of a step, and memory, as the largest value of any run."""
     rows = []
-    if case.runs_a and case.runs_b:
+    is_replay = any(comparable.REPLAY in run.facts for run in (*case.runs_a, *case.runs_b))
+    if case.runs_a and case.runs_b and not is_replay:  # replayed runs generate nothing
         for phase in speed.phases(case.runs_a, case.runs_b):
             ratio = f"{phase.b / phase.a:.2f}" if phase.a else "-"
             rows.append([phase.name, f"{phase.a:.3g} s", f"{phase.b:.3g} s", ratio])

@@ -98,3 +98,11 @@ def test_each_override_set_that_must_train_in_the_same_way_is_a_case_with_one_pa
     )
     assert [case.is_in_group for case in suite.cases] == [True, True, True, False]
     assert suites.of_recorded(suite.recorded()) == suite
+
+
+def test_which_cases_may_take_a_step_with_their_own_rollouts():
+    text = (
+        "cases: {ppo: {workload: ppo}, more: {continues: ppo, steps: 2}, "
+        "cost: {workload: grpo, speed: true}, group: {workload: grpo, equal: [[a=1]]}}"
+    )
+    assert [case.name for case in suites.parse(text, "my.yaml").cases if case.takes_own_rollouts] == ["ppo"]

@@ -370,6 +370,20 @@ def test_in_a_replayed_case_only_a_repeat_says_whether_a_repeats_itself(root):
     assert following(session) == Run("ppo", "A", 100, 1, again=True)
 
 
+def test_the_history_has_replayed_runs_of_all_sessions_in_one_group_and_no_times_of_them(root):
+    for name in ("20261122T100000Z", "20261122T100001Z"):
+        session = make(root, name, "cases: {ppo: {workload: ppo}}")
+        session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", f"a-{name}", TREES["A"]))
+        asked = root.jobs / f"a-{name}" / "config/asked.json"
+        said = json.loads(asked.read_text())
+        text = f"skip.rollout.dump_dir={session.path}/replay/ppo-100"
+        said["said"]["overrides"] += [{"text": text, "origin": "REPLAY=1"}]
+        asked.write_text(json.dumps(said))
+    points, _ = recorded_points.collect(root)
+    assert [point.run.facts["replay"] for point in points] == ["True", "True"]
+    assert not [name for point in points for name in point.run.series if name.startswith("timing_s/")]
+
+
 def test_a_b_that_failed_generates_nothing_more(root):
     session = replayed(root)
     session.write("recording-ppo-100", {"files": {}})

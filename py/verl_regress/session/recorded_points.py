@@ -12,8 +12,10 @@ from verl_regress.session import schedule, suites, verdict
 from verl_regress.session.schedule import Evidence
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
+from verl_verdict import comparable, metrics
 from verl_verdict.errors import CannotJudge
 from verl_verdict.history import Left, Point
+from verl_verdict.records import Run
 
 
 def collect(root: SharedRoot) -> tuple[list[Point], list[Left]]:
@@ -77,7 +79,7 @@ def _point(
         raise CannotJudge(f"its job's directory {here.path} is gone")
     code = job["code"] or {}
     return Point(
-        run=verdict.run_of({**job, "job_dir": str(here.path)}),
+        run=_of_any_session(verdict.run_of({**job, "job_dir": str(here.path)})),
         case=case.name,
         side=side,
         name=run,
@@ -91,6 +93,14 @@ def _point(
         decisive=tuple(verdict.decisive_of(case)),
         ignore=case.ignore,
     )
+
+
+def _of_any_session(run: Run) -> Run:
+    """A replayed run like those of other sessions, and without its times: most such runs generated nothing."""
+    if comparable.REPLAY not in run.facts:
+        return run
+    untimed = run.without([name for name in run.series if metrics.is_time(name)])
+    return replace(untimed, facts={**run.facts, comparable.REPLAY: "True"})
 
 
 def _revision(code: Mapping[str, Any]) -> str:

@@ -53,6 +53,11 @@ class Case:
         return f"{self.name} rollout"
 
     @property
+    def takes_own_rollouts(self) -> bool:
+        """If it samples, A and B may each take a step more with REPLAY=1, with rollouts of their own."""
+        return not (self.is_in_group or self.continues or self.speed or self.memory)
+
+    @property
     def most_runs(self) -> int:
         """The most runs that it can take: its pairs, A once more to see whether it repeats itself, and if it may, A perturbed."""
         if self.is_in_group:

@@ -5,7 +5,7 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -16,6 +16,7 @@ from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import watch
+from verl_regress.plan.request import Request
 from verl_regress.secrets import secret_files
 from verl_regress.session import checks, evidence, schedule, suites
 from verl_regress.session.driver import Driver, Material
@@ -91,7 +92,7 @@ def _run(root: SharedRoot, args: argparse.Namespace) -> int:
             for member, spec in members.items()
         }
         material = Material(requests, secrets, args.deadlines, args.image or None, args.knobs.is_on("ALLOW_MISMATCH"))
-        session = Session(root.sessions / args.session) if args.session else _begin(root, args, texts[_SUITE])
+        session = Session(root.sessions / args.session) if args.session else _begin(root, args, texts[_SUITE], requests)
         print(f"session {session.path.name}", flush=True)
         with _alone(session, args.caller):
             last = _drive(Driver(root, RayApi(nodes.ADDRESS), session, material, busy), args)
@@ -147,8 +148,8 @@ def _suite(text: str, args: argparse.Namespace) -> Suite:
     return suite
 
 
-def _begin(root: SharedRoot, args: argparse.Namespace, text: str) -> Session:
-    """A new session of the suite in this text. Raises BadInput."""
+def _begin(root: SharedRoot, args: argparse.Namespace, text: str, requests: Mapping[str, Request]) -> Session:
+    """A new session of the suite in this text, whose JobSpecs make these requests. Raises BadInput."""
     suite = _suite(text, args)
     codes = {"A": args.code_a, "B": args.code_b}
     records = {side: snapshot.load(root, code, f"CODE_{side}") for side, code in codes.items()}
@@ -170,8 +171,9 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str) -> Session:
             },
         )
     if not args.only:
-        # One step of A and of B with their own rollouts.
-        own = 2 * len(suite.cases) if args.knobs.is_on("REPLAY") else 0
+        # Also one step of A and of B with their own rollouts.
+        sampling = [case for case in suite.cases if requests[case.spec].workload.samples_key]
+        own = 2 * sum(case.takes_own_rollouts for case in sampling) if args.knobs.is_on("REPLAY") else 0
         most = sum(case.most_runs for case in suite.cases) + own
         most = min(most, args.knobs.number("BUDGET") or sys.maxsize)
         least = min(2 * len(suite.cases), most)
