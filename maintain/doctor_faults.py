@@ -75,6 +75,32 @@ def _bindfs(options: str) -> dict[str, str]:
     }
 
 
+# Chosen by somebody who had not written the checks, after these were done.
+CHOSEN_LATER: Mapping[str, Fault] = {
+    "a blackhole route from one worker to the other": Fault(
+        "VR-NET-01", "net ip route add blackhole $OTHER_IP", "net ip route del blackhole $OTHER_IP"
+    ),
+    "a firewall that drops more than 20 connections at a time": Fault(
+        "VR-NET-01",
+        "net iptables -A INPUT -p tcp --syn -m connlimit --connlimit-above 20 -j DROP",
+        "net iptables -F INPUT",
+    ),
+    "100 packets a second": Fault(
+        "VR-NET-05",
+        "net iptables -A INPUT -m limit --limit 100/s --limit-burst 20 -j ACCEPT; net iptables -A INPUT -j DROP",
+        "net iptables -F INPUT",
+    ),
+    "its own name is ::1 first": Fault(
+        "VR-NET-03",
+        "inside 'cp /etc/hosts /hosts; { echo ::1 $(hostname); grep -v $(hostname) /hosts || true; } >/etc/hosts'",
+        "inside 'cat /hosts >/etc/hosts; rm /hosts'",
+    ),
+    "another Ray on one worker": Fault(
+        "VR-STACK-01",
+        "inside 'cd /opt/venv/lib/python3.11/site-packages; sed -i s/2.60.0/2.59.0/ ray/_version.py ray-*.dist-info/METADATA'",
+    ),
+    "one worker runs as a user of its own": Fault("VR-ROOT-01", options=("--user=4242:4242",)),
+}
 FAULTS: Mapping[str, Fault] = {
     "the node is gone": Fault("VR-NODE-01", "docker kill $NODE >/dev/null"),
     "FORWARD DROP between the nodes": Fault(
@@ -176,6 +202,7 @@ FAULTS: Mapping[str, Fault] = {
         "VR-ROOT-09",
         f"echo '{_CLOCK}' | cc -shared -fPIC -x c -o $LAB/clock.so -; docker cp -q $LAB/clock.so $NODE:/clock.so; inside 'echo /clock.so >/etc/ld.so.preload'",
     ),
+    **CHOSEN_LATER,
 }
 
 
