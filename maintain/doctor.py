@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import page
-from doctor_faults import FAULTS, planted
+from doctor_faults import CHOSEN_LATER, FAULTS, planted
 from reliability import machine
 from verl_regress.doctor import command
 from verl_regress.doctor.checks import ALARM
@@ -219,7 +219,9 @@ def recorded(record: Mapping[str, Any]) -> Iterable[str]:
     seconds = [one["seconds"] for one in healthy] or [0.0]
     yield f"{sum(one['found'] for one in faults)} of {len(faults)} planted faults were found by their code; {len(healthy)} runs on healthy nodes raised"
     yield f"{sum(len(one['alarms']) for one in healthy)} alarms. On a head and two workers `make doctor` took {statistics.median(seconds):.1f} s (at most {max(seconds):.1f} s), the gate"
+    later = [one["found"] for one in faults if one["name"] in CHOSEN_LATER]
     yield f"{statistics.median(gates or [0.0]):.1f} s. Recorded with {'; '.join(f'commit {commit}, {where}' for commit, where in made)}."
+    yield f"Of the {len(later)} faults that were chosen after the checks were done, by somebody else, {sum(later)} were found by their code."
     yield from (
         "",
         "| planted | found as | what was seen | after | without the doctor |",
