@@ -4,7 +4,7 @@
 # Exit status 9 if there is an alarm. While a job trains it leaves out what would disturb it.
 #
 #   scripts/11_doctor.sh          JSON=1 scripts/11_doctor.sh
-#   scripts/11_doctor.sh --gate   only the quick checks (2.5 s at the median, docs/doctor.md), and only alarms are printed: `make up`
+#   scripts/11_doctor.sh --gate   only the quick checks (a second or two, docs/doctor.md), and only alarms are printed: `make up`
 #
 # Knobs: CLUSTER_NAME JSON SKIP_DOCTOR
 source "$(dirname "$0")/lib/regress.bash"
