@@ -221,7 +221,7 @@ def recorded(record: Mapping[str, Any]) -> Iterable[str]:
     yield f"{sum(len(one['alarms']) for one in healthy)} alarms. On a head and two workers `make doctor` took {statistics.median(seconds):.1f} s (at most {max(seconds):.1f} s), the gate"
     later = [one["found"] for one in faults if one["name"] in CHOSEN_LATER]
     yield f"{statistics.median(gates or [0.0]):.1f} s. Recorded with {'; '.join(f'commit {commit}, {where}' for commit, where in made)}."
-    yield f"Of the {len(later)} faults that were chosen after the checks were done, by somebody else, {sum(later)} were found by their code."
+    yield f"Of the {len(later)} faults that were chosen by another person after the checks were done, {sum(later)} were found by their code."
     yield from (
         "",
         "| planted | found as | what was seen | after | without the doctor |",

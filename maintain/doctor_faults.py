@@ -75,7 +75,7 @@ def _bindfs(options: str) -> dict[str, str]:
     }
 
 
-# Chosen by somebody who had not written the checks, after these were done.
+# Chosen by another person than wrote the checks, after these were done.
 CHOSEN_LATER: Mapping[str, Fault] = {
     "a blackhole route from one worker to the other": Fault(
         "VR-NET-01", "net ip route add blackhole $OTHER_IP", "net ip route del blackhole $OTHER_IP"
