@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import email
 import gzip
-import hashlib
 import io
 import re
 import subprocess
@@ -19,6 +18,8 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+from verl_regress.store.artefact import sha256_of
 
 _UNKNOWN = "unknown"
 _MOST_LICENCES = 6
@@ -95,14 +96,14 @@ def write(stage: Path, facts: Iterable[str], members: Iterable[Member]) -> str:
     """The manifest's text; writes the index of the packages."""
     members = sorted(members)
     debs = [member for member in members if member.control]
-    hashes = {member.path: _sha256(stage / member.path) for member in members if member.path != "debs/Packages"}
+    hashes = {member.path: sha256_of(stage / member.path) for member in members if member.path != "debs/Packages"}
     if debs:
         index = "".join(
             f"{one.control}\nFilename: ./{Path(one.path).name}\nSize: {(stage / one.path).stat().st_size}\nSHA256: {hashes[one.path]}\n\n"
             for one in debs
         )
         (stage / "debs/Packages").write_text(index, encoding="utf-8")
-        hashes["debs/Packages"] = _sha256(stage / "debs/Packages")
+        hashes["debs/Packages"] = sha256_of(stage / "debs/Packages")
     sizes = {member.path: (stage / member.path).stat().st_size for member in members}
     total, installed = sum(sizes.values()), sum(member.installed for member in members)
     head = [f"# {fact.replace('=', chr(9), 1)}\n" for fact in (*facts, f"bytes={total}", f"installed={installed}")]
@@ -111,14 +112,6 @@ def write(stage: Path, facts: Iterable[str], members: Iterable[Member]) -> str:
         for one in members
     ]
     return "".join([*head, "# path\twhat\tversion\tbytes\tsha256\tlicence\n", *rows])
-
-
-def _sha256(file: Path) -> str:
-    found = hashlib.sha256()
-    with file.open("rb") as content:
-        while piece := content.read(1 << 20):
-            found.update(piece)
-    return found.hexdigest()
 
 
 if __name__ == "__main__":
