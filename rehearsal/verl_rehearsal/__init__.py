@@ -24,7 +24,6 @@ HOOKS = (
     ("verl.utils.model", "verl_on_cpu"),
     ("verl.workers.engine.base", "verl_on_cpu"),
     ("verl.workers.engine.fsdp.transformer_impl", "weights"),
-    ("verl.workers.engine.fsdp.transformer_impl", "checkpoint_weights"),
     ("verl.workers.rollout.base", "rollout"),
     ("verl.workers.rollout.replica", "rollout"),
     ("verl.experimental.agent_loop.agent_loop", "request_seed"),

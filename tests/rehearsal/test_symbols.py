@@ -7,7 +7,6 @@ import types
 import pytest
 
 from verl_rehearsal import (
-    checkpoint_weights,
     cpu_platform,
     order,
     request_seed,
@@ -47,7 +46,6 @@ def sentence(verl, lack, hook):
         (rollout, "verl.workers.rollout.base", "_ROLLOUT_REGISTRY"),
         (rollout, "verl.workers.rollout.replica", "RolloutReplicaRegistry.register"),
         (cpu_platform, "verl.plugin.platform.platform_manager", "set_platform"),
-        (checkpoint_weights, "verl.workers.engine.fsdp.transformer_impl", "FSDPEngine.save_checkpoint"),
         (weights, "verl.workers.engine.fsdp.transformer_impl", "FSDPEngine.optimizer_step"),
         (order, "verl.trainer.ppo.v1.trainer_base", "uuid.uuid4"),
         (order, "verl.trainer.ppo.v1.replay_buffer", "ReplayBuffer._materialize_batch"),

@@ -131,24 +131,6 @@ def test_what_a_job_loaded_is_by_content(make_job):
     }  # fmt: skip
 
 
-def test_the_weights_that_each_rank_saved_and_loaded_are_in_one_table(make_job, tmp_path):
-    job, layer = make_job(), tmp_path / "verl_regress" / "rehearsal"
-    environment = {"env_vars": {"PYTHONPATH": f"/code:{layer}"}}
-    write(job.config / "runtime_env.json", json.dumps(environment))
-    first = {"saved": {"/c/global_step_2 rank 0": "a"}, "loaded": {"/c/global_step_1 rank 0": "b"}}
-    for name, content in (("n", first), ("m", {"saved": {"/c/global_step_2 rank 1": "c"}})):
-        write(job.reports / f"checkpoint_weights-{name}-1.json", json.dumps(content))
-    assert evidence.checkpoint_weights(job) is None  # whatever is there, no hook of the job's wrote it
-    write(layer / "verl_rehearsal" / "checkpoint_weights.py", "")
-    assert evidence.checkpoint_weights(job) == {
-        "saved": {"/c/global_step_2 rank 0": "a", "/c/global_step_2 rank 1": "c"},
-        "loaded": {"/c/global_step_1 rank 0": "b"},
-    }
-    for report in job.reports.glob("checkpoint_weights-*"):
-        report.unlink()
-    assert evidence.checkpoint_weights(job) == {"saved": {}, "loaded": {}}  # the hook was there, and nothing came to it
-
-
 def test_what_a_job_read_is_by_content(make_job, tmp_path, shared):
     job, reward = make_job(), write(shared.user_code / "reward.py", "def score(): return 1\n")
     hooks = tmp_path / "verl_regress" / "hooks"

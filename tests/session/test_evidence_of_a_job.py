@@ -62,12 +62,10 @@ def test_a_job_is_recorded_whole(job, ray):
         "total_steps": 3,
         "checkpoints": ["global_step_2"],
         "weights": checkpoints.weights_hash(job.checkpoints / "global_step_2"),
-        "checkpoint_weights": None,
         "sampled": hashlib.sha256(b'["1", [["1+1", "2"]]]').hexdigest(),
         "sampled_first": hashlib.sha256(b'["1", [["1+1", "2"]]]').hexdigest(),
         "loaded": {"verl/__init__.py": "f" * 16},
         "prechecks": ["MVP_PRECHECK_MARKER: codeA"],
-        "entries": ["checkpoints", "config", "debug", "logs", "state"],
         "digest": digest(job.path),
         "inputs": {"/own/train.parquet": "abc"},
     }  # fmt: skip

