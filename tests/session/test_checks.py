@@ -19,19 +19,6 @@ def evidence():
     return {path.stem: json.loads(path.read_text()) for path in sorted(RECORDED.glob("*.json"))}
 
 
-def put(path, value):
-    """A mutation that sets evidence[a][b]…; `path` is `a/b/…`, numbers are list indices."""
-
-    def mutate(evidence):
-        *parents, last = [int(key) if key.lstrip("-").isdigit() else key for key in path.split("/")]
-        place = evidence
-        for key in parents:
-            place = place[key]
-        place[last] = value
-
-    return mutate
-
-
 def head_address(evidence):
     return next(node["address"] for node in evidence["end"]["nodes"] if node["is_head"])
 

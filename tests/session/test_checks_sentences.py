@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from tests.session.test_checks import evidence, head_address, put
+from tests.session.test_checks import evidence, head_address
 
 from verl_regress.session import checks
 

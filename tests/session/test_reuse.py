@@ -136,4 +136,4 @@ def test_the_same_run_is_not_taken_twice(root, earlier):
     session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))
     session.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "reused_from": earlier.path.name})
     case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-    assert reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, again=True)) is None
+    assert reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, kind="again")) is None

@@ -63,14 +63,13 @@ def test_a_case_takes_seeds_and_pairs_of_the_suite_and_more_of_its_source():
     assert suite.case("more").spec == "jobspecs/ppo.yaml"
     assert suite.case("more").overrides == ("a.b=1", "c=2")
     assert suite.specs == ["jobspecs/ppo.yaml", "~/x.yaml"]
-    assert [case.most_runs for case in suite.cases] == [8, 4, 6, 10]
+    assert [case.most_runs() for case in suite.cases] == [8, 4, 6, 10]
     assert suites.of_recorded(suite.recorded()) == suite
 
 
 def test_speed_and_memory_are_judged_where_a_case_asks_for_it():
     suite = parse("cases: {a: {workload: ppo}, b: {workload: ppo, memory: true}, c: {workload: ppo, speed: true}}")
     assert [(case.speed, case.memory) for case in suite.cases] == [(False, False), (False, True), (True, False)]
-    assert (suite.cases[1].speed_name, suite.cases[1].memory_name) == ("b speed", "b memory")
 
 
 def test_a_suite_without_seeds_counts_them():
@@ -78,10 +77,8 @@ def test_a_suite_without_seeds_counts_them():
         "pairs: 2\ncases: {ppo: {workload: ppo, deterministic: false}, sft: {workload: sft, pairs: 1, deterministic: true}}"
     )
     assert [case.seeds for case in suite.cases] == [(100, 200), (100,)]
-    assert [case.most_runs for case in suite.cases] == [
-        4,
-        3,
-    ]  # a perturbed run says something only of an A that repeats itself
+    # A perturbed run says something only of an A that repeats itself.
+    assert [case.most_runs() for case in suite.cases] == [4, 3]
 
 
 def test_each_override_set_that_must_train_in_the_same_way_is_a_case_with_one_pair():
@@ -94,15 +91,16 @@ def test_each_override_set_that_must_train_in_the_same_way_is_a_case_with_one_pa
     assert [case.name for case in suite.cases] == ["micro", "micro-1", "micro-2", "sft"]
     assert [case.overrides for case in others] == [("a=1", "b=2"), ("a=1", "c=3", "d=4")]
     assert all(
-        (case.seeds, case.steps, case.ignore, case.most_runs) == ((100,), 1, ("x",), 2) for case in (base, *others)
+        (case.seeds, case.steps, case.ignore, case.most_runs()) == ((100,), 1, ("x",), 2) for case in (base, *others)
     )
     assert [case.is_in_group for case in suite.cases] == [True, True, True, False]
     assert suites.of_recorded(suite.recorded()) == suite
 
 
-def test_which_cases_may_take_a_step_with_their_own_rollouts():
+def test_replayed_cases_may_take_a_step_of_a_and_of_b_with_their_own_rollouts():
     text = (
-        "cases: {ppo: {workload: ppo}, more: {continues: ppo, steps: 2}, "
-        "cost: {workload: grpo, speed: true}, group: {workload: grpo, equal: [[a=1]]}}"
+        "cases: {ppo: {workload: ppo}, more: {continues: ppo, steps: 2}, exact: {workload: ppo, deterministic: true}, "
+        "cost: {workload: grpo, speed: true, deterministic: false}, group: {workload: grpo, equal: [[a=1]]}}"
     )
-    assert [case.name for case in suites.parse(text, "my.yaml").cases if case.takes_own_rollouts] == ["ppo"]
+    most = {case.name: case.most_runs(is_replayed=True) for case in suites.parse(text, "my.yaml").cases}
+    assert most == {"ppo": 6, "more": 4, "exact": 6, "cost": 2, "group": 2, "group-1": 2}

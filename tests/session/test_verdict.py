@@ -10,7 +10,7 @@ from verdict_runs import rewrite, rows_of, unpack
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import checks, recorded_points, report, reuse, schedule, suites, verdict
-from verl_regress.session.schedule import Run, Wants
+from verl_regress.session.schedule import Run
 from verl_regress.store.hashes import digest
 from verl_regress.store.sessions import Session
 
@@ -106,7 +106,7 @@ def test_a_difference_asks_for_a_second_run_of_a_and_then_is_a_change(root):
 
     pair(root, session, other, "ppo-0.9.1-v0")
     assert words(session) == {"ppo": "inconclusive"}
-    assert following(session) == Run("ppo", "A", 100, 1, again=True)
+    assert following(session) == Run("ppo", "A", 100, 1, kind="again")
     session.write_job("ppo_a_again", job(root, "ppo-0.9.1-v0", "again", TREES["A"]))
     assert following(session) is None
     found = verdict.of_session(session.evidence())[0]
@@ -151,7 +151,7 @@ def test_b_that_stalls_is_regressed(root):
 def test_further_pairs_alternate_until_the_seeds_are_used_up(root):
     session = make(root, suite="seeds: [5, 6, 7]\ncases: {ppo: {workload: ppo, pairs: 3}}")
     made = []
-    while (run := following(session, lambda case: Wants(again=True, perturbed=True, pairs=True))) is not None:
+    while (run := following(session, lambda case: {"again", "perturbed", "pairs"})) is not None:
         made.append((run.name, run.seed))
         session.write_job(run.name, {"checkpoints": []})
     assert made == [
@@ -288,15 +288,14 @@ def replayed(root, suite="cases: {ppo: {workload: ppo}}"):
 
 def test_in_a_replayed_case_a_comes_first_in_every_pair_and_b_needs_its_recording(root):
     session = replayed(root, "pairs: 8\ncases: {ppo: {workload: ppo}}")
-    wants = Wants(pairs=True)
     ran = []
-    while (run := following(session, lambda case: wants)) is not None and len(ran) < 4:
+    while (run := following(session, lambda case: {"pairs"})) is not None and len(ran) < 4:
         ran.append(run.name)
         session.write_job(run.name, job(root, "ppo-0.9.1-v0", run.name, TREES[run.side]))
         if run.name == "ppo_a":
             session.write("recording-ppo-100", {"files": {}})
     assert ran == ["ppo_a", "ppo_b", "ppo_a_2"]  # nothing was recorded with the second seed
-    assert schedule.recording_of(Run("ppo", "A", 100, 1, again=True), session.evidence()).is_made is False
+    assert schedule.recording_of(Run("ppo", "A", 100, 1, kind="again"), session.evidence()).is_made is False
     assert schedule.recording_of(Run("ppo", "A", 200, 2), session.evidence()) == schedule.Recording("ppo-200", 4, True)
 
 
@@ -321,7 +320,7 @@ def test_the_rollouts_of_a_replayed_case_are_a_verdict_and_say_which_half_differ
     session.write_job("ppo_a", {**session.read("job-ppo_a"), "sampled_first": "t"})
     assert words(session) == {"ppo": "identical", "ppo rollout": "inconclusive"}  # it lacks its run
     own = following(session)
-    assert (own, own.name) == (Run("ppo", "B", 100, 1, own=True), "ppo_b_rollout")
+    assert (own, own.name) == (Run("ppo", "B", 100, 1, kind="rollout"), "ppo_b_rollout")
     assert schedule.overrides_of(own, suites.parse("cases: {ppo: {workload: ppo}}", "x"), session.evidence()) == ["trainer.total_training_steps=1", "trainer.save_freq=-1"]  # fmt: skip
     assert schedule.recording_of(own, session.evidence()) is None
 
@@ -331,7 +330,7 @@ def test_the_rollouts_of_a_replayed_case_are_a_verdict_and_say_which_half_differ
 
     session.write_job("ppo_b_rollout", first_step(root, "b-own", "other", longer))
     assert words(session) == {"ppo": "identical", "ppo rollout": "inconclusive"}
-    assert following(session) == Run("ppo", "A", 100, 1, own=True)
+    assert following(session) == Run("ppo", "A", 100, 1, kind="rollout")
     session.write_job("ppo_a_rollout", first_step(root, "a-own", "t"))
     assert following(session) is None
     assert words(session) == {"ppo": "identical", "ppo rollout": "changed"}
@@ -367,7 +366,7 @@ def test_in_a_replayed_case_only_a_repeat_says_whether_a_repeats_itself(root):
     session.write("recording-ppo-100", {"files": {}})
     pair(root, session, lr, "ppo-0.9.1-v0")
     assert words(session)["ppo"] == "inconclusive"
-    assert following(session) == Run("ppo", "A", 100, 1, again=True)
+    assert following(session) == Run("ppo", "A", 100, 1, kind="again")
 
 
 def test_the_history_groups_replayed_runs_of_all_sessions_without_their_times(root):
@@ -593,16 +592,16 @@ class TestAPerturbedRunOfA:
     def test_is_made_once_and_decides(self, root, size, word):
         session = self.session(root)
         assert words(session) == {"ppo": "inconclusive"}
-        assert following(session) == Run("ppo", "A", 100, 1, perturbed=True)
+        assert following(session) == Run("ppo", "A", 100, 1, kind="perturbed")
         session.write_job("ppo_a_perturbed", self.perturbed(root, s2=size, s3=size))
         assert words(session) == {"ppo": word}
         assert following(session) is None
 
     def test_comes_before_further_pairs_and_after_the_second_run_of_a(self, root):
         session = self.session(root, suite="pairs: 3\ncases: {ppo: {workload: ppo}}")
-        assert following(session) == Run("ppo", "A", 100, 1, again=True)
+        assert following(session) == Run("ppo", "A", 100, 1, kind="again")
         session.write_job("ppo_a_again", job(root, "ppo-0.9.1-v1-1", "again", TREES["A"]))
-        assert following(session) == Run("ppo", "A", 100, 1, perturbed=True)
+        assert following(session) == Run("ppo", "A", 100, 1, kind="perturbed")
         session.write_job("ppo_a_perturbed", self.perturbed(root, s3=1e-6))
         assert following(session) == Run("ppo", "A", 200, 2)
 
@@ -639,7 +638,7 @@ class TestAPerturbedRunOfA:
         before.write_job("ppo_a_perturbed", self.perturbed(root, s3=1e-4))
         session = self.session(root)
         case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-        _, taken = reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, perturbed=True))
+        _, taken = reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, kind="perturbed"))
         assert taken["submission_id"] == "perturbed"
         shutil.rmtree(root.jobs / "a-20261121T100000Z")
         assert reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1)) is None

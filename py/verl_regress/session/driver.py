@@ -205,7 +205,7 @@ class Driver:
             submission_id=job.submission_id,
             overrides=added,
             seed=run.seed,
-            perturbed=run.perturbed,
+            perturbed=run.kind == schedule.PERTURBED,
         )
         return replace(request, said=said, defaults=replace(request.defaults, code_id=self._code(run.side)))
 

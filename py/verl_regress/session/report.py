@@ -165,9 +165,7 @@ def _case_of(
     }  # fmt: skip
     return verdict_page.Case(
         name=case.name,
-        verdicts=[
-            each for each in found if each.case in (case.name, case.rollout_name, case.speed_name, case.memory_name)
-        ],
+        verdicts=[each for each in found if each.case in (case.name, *map(case.part, ("rollout", "speed", "memory")))],
         runs_a=runs["A"],
         runs_b=runs["B"],
         decisive=decisive_of(case),

@@ -26,7 +26,7 @@ def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -
     mine = judged(b)
     if case.speed or mine is None:
         return None
-    if run.perturbed:
+    if run.kind == schedule.PERTURBED:
         mine = dataclasses.replace(mine, facts={**mine.facts, comparable.PERTURBED: "True"})
     taken = {job["submission_id"] for job in jobs_of(evidence).values()}
     for earlier, job in _runs_of_a(root, evidence["begin"]["trees"]["A"]):

@@ -11,40 +11,27 @@ from verl_regress.store.sessions import jobs_of
 
 Evidence = Mapping[str, Any]
 
+AGAIN, PERTURBED, ROLLOUT = "again", "perturbed", "rollout"  # kinds of runs
+PAIRS = "pairs"  # what a verdict may lack beside these
+
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a case with A or B. `again` is a second run of A with the first seed, `perturbed` one whose last bits are changed.
-
-    `own` is one step of a replayed case for which the run generates its own rollouts.
+    """One run of a case with A or B. Its kind may be AGAIN, a second run of A with the first seed; PERTURBED, one whose last bits are
+    changed; or ROLLOUT, one step of a replayed case for which the run generates its own rollouts.
     """
 
     case: str
     side: str  # A or B
     seed: int
     pair: int  # 1 is the first
-    again: bool = False
-    perturbed: bool = False
-    own: bool = False
+    kind: str = ""
 
     @property
     def name(self) -> str:
         """`ppo_a`, `ppo_b_2` for the second pair, `ppo_a_again`, `ppo_a_perturbed`, `ppo_b_rollout`."""
-        if self.again or self.perturbed or self.own:
-            which = "_again" if self.again else "_perturbed" if self.perturbed else "_rollout"
-        else:
-            which = f"_{self.pair}" if self.pair > 1 else ""
-        return f"{self.case}_{self.side.lower()}{which}"
-
-
-@dataclass(frozen=True)
-class Wants:
-    """What the verdicts on a case still lack: a second run of A, a perturbed one, one of its own rollouts, or further pairs."""
-
-    again: bool = False
-    perturbed: bool = False
-    own: bool = False
-    pairs: bool = False
+        which = self.kind or (self.pair if self.pair > 1 else "")
+        return f"{self.case}_{self.side.lower()}" + (f"_{which}" if which else "")
 
 
 def first_runs(case: Case) -> tuple[Run, Run]:
@@ -69,9 +56,9 @@ class Recording:
 def recording_of(run: Run, evidence: Evidence) -> Recording | None:
     """The recording of a run; None if its case is not replayed."""
     known = evidence.get("replay", {}).get("cases", {}).get(run.case)
-    if known is None or run.own:
+    if known is None or run.kind == ROLLOUT:
         return None
-    is_first = run.side == "A" and not (run.again or run.perturbed) and run.case == known["recorded_by"]
+    is_first = run.side == "A" and not run.kind and run.case == known["recorded_by"]
     return Recording(f"{known['recorded_by']}-{run.seed}", known["steps"], is_first)
 
 
@@ -80,26 +67,21 @@ def runs_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
     perturbed one, and those of their own rollouts.
     """
     jobs = jobs_of(evidence)
-    runs = [run for run in all_runs(case) if run.side == side and not (run.perturbed or run.own)]
+    runs = [run for run in all_runs(case) if run.side == side and run.kind in ("", AGAIN)]
     return {run.name: jobs[run.name] for run in runs if run.name in jobs}
 
 
-def perturbed_of(case: Case, evidence: Evidence) -> dict[str, Any]:
-    """The evidence of A's perturbed run, by its name; empty if there is none."""
-    jobs, name = jobs_of(evidence), _perturbed(case).name
-    return {name: jobs[name]} if name in jobs else {}
-
-
-def own_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
-    """The evidence of the run of that side that generated its own rollouts, by its name; empty if there is none."""
-    jobs, name = jobs_of(evidence), own_run(case, side).name
-    return {name: jobs[name]} if name in jobs else {}
+def special_of(case: Case, kind: str, evidence: Evidence, side: str = "A") -> list[Any]:
+    """The evidence of the run of that kind and side; empty if there is none."""
+    jobs, name = jobs_of(evidence), special_run(case, kind, side).name
+    return [jobs[name]] if name in jobs else []
 
 
 def all_runs(case: Case) -> list[Run]:
     """Every run that a case may take, A's first, with its second, its perturbed and its own run after the first one."""
     runs = [Run(case.name, side, seed, pair) for side in "AB" for pair, seed in enumerate(case.seeds, start=1)]
-    return [runs[0], _again(case), _perturbed(case), own_run(case, "A"), *runs[1:], own_run(case, "B")]
+    of_a = [special_run(case, kind) for kind in (AGAIN, PERTURBED, ROLLOUT)]
+    return [runs[0], *of_a, *runs[1:], special_run(case, ROLLOUT, "B")]
 
 
 def spent(evidence: Evidence) -> int:
@@ -109,9 +91,11 @@ def spent(evidence: Evidence) -> int:
 
 
 def next_run(
-    suite: Suite, evidence: Evidence, wants: Callable[[Case], Wants], only: Collection[str] | None = None
+    suite: Suite, evidence: Evidence, wants: Callable[[Case], Collection[str]], only: Collection[str] | None = None
 ) -> Run | None:
-    """The next run that the session needs, case by case; None if nothing is lacking. `only` names the runs that are asked for."""
+    """The next run that the session needs, case by case; None if nothing is lacking. `wants` says which kinds of runs, and whether PAIRS, the
+    verdicts on a case still lack. `only` names the runs that are asked for.
+    """
     for case in suite.cases:
         run = _of_checks(case, evidence, only) if only is not None else _of_case(case, evidence, wants)
         if run is not None:
@@ -125,7 +109,7 @@ def _of_checks(case: Case, evidence: Evidence, only: Collection[str]) -> Run | N
     return next((run for run in lacking if refusal_of(run, evidence) is None), None)
 
 
-def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Wants]) -> Run | None:
+def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Collection[str]]) -> Run | None:
     """The next run of a case.
 
     B comes first in the first pair: which earlier run of A fits is known when B has run. Then the sides alternate. In a replayed case A comes
@@ -141,14 +125,11 @@ def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Wants]) -> 
             if run.name not in recorded:
                 return run if why_not(run, case, evidence) is None else None
         wanted = wants(case)
-        if wanted.again and _again(case).name not in recorded:
-            return _again(case)
-        if wanted.perturbed and _perturbed(case).name not in recorded:
-            return _perturbed(case)
-        for side in "BA" if wanted.own and refusal_of(own_run(case, "B"), evidence) is None else "":
-            if not own_of(case, side, evidence):
-                return own_run(case, side)
-        if not wanted.pairs:
+        for kind, side in ((AGAIN, "A"), (PERTURBED, "A"), (ROLLOUT, "B"), (ROLLOUT, "A")):
+            run = special_run(case, kind, side)
+            if kind in wanted and run.name not in recorded:
+                return run
+        if PAIRS not in wanted:
             return None
     return None
 
@@ -194,24 +175,16 @@ def _last_step(job: Mapping[str, Any]) -> int:
     return max(job["steps"], default=0)
 
 
-def _again(case: Case) -> Run:
-    return Run(case.name, "A", case.seeds[0], 1, again=True)
-
-
-def _perturbed(case: Case) -> Run:
-    return Run(case.name, "A", case.seeds[0], 1, perturbed=True)
-
-
-def own_run(case: Case, side: str) -> Run:
-    """The run of a replayed case in which that side generates its own rollouts."""
-    return Run(case.name, side, case.seeds[0], 1, own=True)
+def special_run(case: Case, kind: str, side: str = "A") -> Run:
+    """The run of that kind, which has the first seed."""
+    return Run(case.name, side, case.seeds[0], 1, kind)
 
 
 def overrides_of(run: Run, suite: Suite, evidence: Evidence) -> list[str]:
     """What the run adds to its JobSpec. A run that continues needs a checkpoint of its source with that side and seed."""
     case = suite.case(run.case)
     added = list(case.overrides)
-    if run.own:
+    if run.kind == ROLLOUT:
         return [*added, "trainer.total_training_steps=1", "trainer.save_freq=-1"]
     if case.continues is None:
         return added + ([f"trainer.total_training_steps={case.steps}"] if case.steps else [])

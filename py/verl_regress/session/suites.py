@@ -32,37 +32,25 @@ class Case:
     ignore: tuple[str, ...] = ()
     decisive: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by metric: better, floor, relative_floor
 
-    @property
-    def speed_name(self) -> str:
-        """The name of the verdict on its speed."""
-        return f"{self.name} speed"
-
-    @property
-    def memory_name(self) -> str:
-        """The name of the verdict on its memory."""
-        return f"{self.name} memory"
+    def part(self, what: str) -> str:
+        """The name of the verdict on a part of it: speed, memory, or the rollout of a replayed case."""
+        return f"{self.name} {what}"
 
     @property
     def is_in_group(self) -> bool:
         """Its runs are compared with others of the same code, not those of A with B's."""
         return bool(self.equal or self.equals)
 
-    @property
-    def rollout_name(self) -> str:
-        """The name of the verdict on its rollouts, if it is replayed."""
-        return f"{self.name} rollout"
-
-    @property
-    def takes_own_rollouts(self) -> bool:
-        """If it samples, A and B may each take a step more with REPLAY=1, with rollouts of their own."""
-        return not (self.is_in_group or self.continues or self.speed or self.memory)
-
-    @property
-    def most_runs(self) -> int:
-        """The most runs that it can take: its pairs, A once more to see whether it repeats itself, and if it may, A perturbed."""
+    def most_runs(self, *, is_replayed: bool = False) -> int:
+        """The most runs that it can take: its pairs, A once more to see whether it repeats itself, and if it may, A perturbed; replayed, one
+        step of A and of B with rollouts of their own, and `deterministic` counts for nothing.
+        """
         if self.is_in_group:
             return 2
-        return 2 * len(self.seeds) + (self.deterministic is None) + (self.deterministic is not False)
+        is_replayed = is_replayed and not (self.speed or self.memory)
+        deterministic = None if is_replayed else self.deterministic
+        own = 2 if is_replayed and not self.continues else 0
+        return 2 * len(self.seeds) + (deterministic is None) + (deterministic is not False) + own
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from verl_regress.jobs import recorded_run
 from verl_regress.session import schedule, suites
-from verl_regress.session.schedule import Evidence, Wants
+from verl_regress.session.schedule import Evidence
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import jobs_of
 from verl_verdict import diagnosis, invariants, judge, memory, preconditions, records, resumed, rollout, speed
@@ -35,13 +35,13 @@ def _without_its_rollout(
     case: Case, evidence: Evidence, found: Sequence[Verdict], budget: int | None
 ) -> Sequence[Verdict]:
     """The verdict on the rollouts of a replayed case in which B generated none: then only half of it is known."""
-    run = schedule.own_run(case, "B")
+    run = schedule.special_run(case, schedule.ROLLOUT, "B")
     if run.name in jobs_of(evidence) or not _wants_own(case, evidence, found):
         return ()
     word, reason = Word.INCONCLUSIVE, f"{run.name} did not run: {_why_ended(evidence, budget)}"
     if refusal := schedule.refusal_of(run, evidence):
         word, reason = Word.REGRESSED, f"B refuses what A takes, before it generates: {refusal}"
-    return [Verdict(case=case.rollout_name, word=word, reason=reason, how="nothing was compared")]
+    return [Verdict(case=case.part("rollout"), word=word, reason=reason, how="nothing was compared")]
 
 
 def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[Verdict]:
@@ -53,15 +53,22 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
     sides = {side: schedule.runs_of(case, side, evidence) for side in "AB"}
     try:
         a, b = ([run_of(job) for job in sides[side].values()] for side in "AB")
-        perturbed = [run_of(job) for job in schedule.perturbed_of(case, evidence).values()]
-        judged = _judge(case, a, b, perturbed, _deterministic(case, evidence))
+        judged = judge.case(
+            a,
+            b,
+            name=case.name,
+            decisive=decisive_of(case),
+            ignore=case.ignore,
+            deterministic=_deterministic(case, evidence),
+            perturbed=[run_of(job) for job in schedule.special_of(case, schedule.PERTURBED, evidence)],
+        )
         found = [_with_files(_beside_its_source(judged, case, evidence), sides)]
         if of_rollout := _of_rollout(case, evidence):
             found = [_with_half(found[0], of_rollout), _with_files(of_rollout, sides)]
         if case.speed:
-            found.append(speed.case(a, b, name=case.speed_name))
+            found.append(speed.case(a, b, name=case.part("speed")))
         if case.memory:
-            found.append(memory.case(a, b, name=case.memory_name))
+            found.append(memory.case(a, b, name=case.part("memory")))
     except CannotJudge as error:
         return [Verdict(case=case.name, word=Word.INCOMPARABLE, reason=str(error), how="the records cannot be read")]
     used_up = budget if budget is not None and schedule.spent(evidence) >= budget else None
@@ -134,15 +141,12 @@ def _beside_its_source(verdict: Verdict, case: Case, evidence: Evidence) -> Verd
 
 def _of_rollout(case: Case, evidence: Evidence) -> Verdict | None:
     """The verdict on what B samples itself; None if it has not done so, or the case is not replayed."""
-    own = schedule.own_of(case, "B", evidence)
-    if not own:
+    own_a, own_b = (schedule.special_of(case, schedule.ROLLOUT, evidence, side) for side in "AB")
+    if not own_b:
         return None
     first = next(iter(schedule.runs_of(case, "A", evidence).values()))
-    a, b = (
-        [_first_step_of(job) for job in jobs]
-        for jobs in ([first, *schedule.own_of(case, "A", evidence).values()], own.values())
-    )
-    return rollout.case([run.without(case.ignore) for run in a], b[0].without(case.ignore), name=case.rollout_name)
+    *a, b = (_first_step_of(job).without(case.ignore) for job in (first, *own_a, *own_b))
+    return rollout.case(a, b, name=case.part("rollout"))
 
 
 def _first_step_of(job: Mapping[str, Any]) -> records.Run:
@@ -166,27 +170,27 @@ def _resumed(case: Case, side: str, evidence: Evidence) -> list[resumed.Resumed]
     return [
         resumed.Resumed(run_of(jobs[run.name]), run_of(jobs[schedule.source_of(run, case).name]))
         for run in schedule.all_runs(case)
-        if run.side == side and not (run.perturbed or run.own) and run.name in jobs
+        if run.name in schedule.runs_of(case, side, evidence)
     ]
 
 
-def wants(case: Case, evidence: Evidence) -> Wants:
-    """What the verdicts on a case with at least one pair still lack."""
+def wants(case: Case, evidence: Evidence) -> set[str]:
+    """What the verdicts on a case with at least one pair still lack: kinds of runs, and PAIRS."""
     if case.is_in_group:
-        return Wants()
+        return set()
     found = of_case(case, evidence)
     open_ones = [verdict for verdict in found if verdict.word is Word.INCONCLUSIVE and verdict.pairs]
-    again = _deterministic(case, evidence) is None and any(
-        verdict.deterministic is None and verdict.case == case.name for verdict in open_ones
-    )
-    return Wants(
-        again=again,
-        own=_wants_own(case, evidence, found),
-        perturbed=any(
+    lacks = {
+        schedule.AGAIN: _deterministic(case, evidence) is None
+        and any(verdict.deterministic is None and verdict.case == case.name for verdict in open_ones),
+        schedule.PERTURBED: any(
             verdict.needs_perturbed for verdict in found if verdict.pairs and verdict.word is not Word.REGRESSED
         ),
-        pairs=any(verdict.pairs_needed for verdict in open_ones),
-    )
+        schedule.ROLLOUT: _wants_own(case, evidence, found)
+        and schedule.refusal_of(schedule.special_run(case, schedule.ROLLOUT, "B"), evidence) is None,
+        schedule.PAIRS: any(verdict.pairs_needed for verdict in open_ones),
+    }
+    return {what for what, is_lacking in lacks.items() if is_lacking}
 
 
 def _wants_own(case: Case, evidence: Evidence, found: Sequence[Verdict]) -> bool:
@@ -194,7 +198,7 @@ def _wants_own(case: Case, evidence: Evidence, found: Sequence[Verdict]) -> bool
     recording = schedule.recording_of(schedule.first_runs(case)[0], evidence)
     if recording is None or not recording.is_made or case.is_in_group or not found[0].pairs:
         return False
-    of_rollout = next((each for each in found if each.case == case.rollout_name), None)
+    of_rollout = next((each for each in found if each.case == case.part("rollout")), None)
     return of_rollout is None or (
         of_rollout.word is Word.INCONCLUSIVE and of_rollout.deterministic is None and bool(of_rollout.first)
     )
@@ -234,24 +238,6 @@ def _deterministic(case: Case, evidence: Evidence) -> bool | None:
     """What the suite says about that. verl replays in another order than it generates, so in a replayed case only a repeat tells."""
     is_replayed = schedule.recording_of(schedule.first_runs(case)[0], evidence) is not None
     return None if is_replayed else case.deterministic
-
-
-def _judge(
-    case: Case,
-    a: Sequence[records.Run],
-    b: Sequence[records.Run],
-    perturbed: Sequence[records.Run],
-    deterministic: bool | None,
-) -> Verdict:
-    return judge.case(
-        a,
-        b,
-        name=case.name,
-        decisive=decisive_of(case),
-        ignore=case.ignore,
-        deterministic=deterministic,
-        perturbed=perturbed,
-    )
 
 
 def decisive_of(case: Case) -> list[Decisive]:

@@ -171,10 +171,10 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str, requests: Mapp
             },
         )
     if not args.only:
-        # Also one step of A and of B with their own rollouts.
-        sampling = [case for case in suite.cases if requests[case.spec].workload.samples_key]
-        own = 2 * sum(case.takes_own_rollouts for case in sampling) if args.knobs.is_on("REPLAY") else 0
-        most = sum(case.most_runs for case in suite.cases) + own
+        replays = {
+            spec: args.knobs.is_on("REPLAY") and bool(each.workload.samples_key) for spec, each in requests.items()
+        }
+        most = sum(case.most_runs(is_replayed=replays[case.spec]) for case in suite.cases)
         most = min(most, args.knobs.number("BUDGET") or sys.maxsize)
         least = min(2 * len(suite.cases), most)
         reused = ", less those of A that earlier sessions made" if suite.reuse else ""
@@ -210,7 +210,13 @@ def _next(root: SharedRoot, session: Session, suite: Suite, budget: int | None) 
             return None
         case = suite.case(following.case)
         is_replayed = schedule.recording_of(following, known) is not None  # its rollouts are this session's
-        may_reuse = following.side == "A" and suite.reuse and not only and not is_replayed and not following.own
+        may_reuse = (
+            following.side == "A"
+            and suite.reuse
+            and not only
+            and not is_replayed
+            and following.kind != schedule.ROLLOUT
+        )
         earlier = reuse.earlier_run_of_a(root, session, case, following) if may_reuse else None
         if earlier is not None:
             before, job = earlier
