@@ -44,7 +44,7 @@ class SharedRoot:
     # Versions of this package, each named after the first digits of its hash (scripts/lib/helper.bash)
     helpers = _Below("common/code/verl_regress")
     sessions = _Below("verify")  # Regression sessions, one directory each (verl_regress.store.sessions)
-    # Searches for the commit that changed training, one directory each (verl_regress.session.bisection)
+    # Searches for the commit that changed training, one directory each (verl_regress.session.bisect)
     bisections = _Below("bisect")
     acceptance = _Below("acceptance")  # Reports of `make acceptance`, one directory each
     user_code = _Below("user/code")  # Code that users provide: reward functions

@@ -9,9 +9,10 @@ from tests.session import test_verdict as made
 
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import SharedRoot
-from verl_regress.session import bisect, bisection, report, suites, verdict
-from verl_regress.session.bisection import BAD, GOOD, SKIP, Bisection
+from verl_regress.session import bisect, report, suites, verdict
+from verl_regress.session.bisect import BAD, GOOD, SKIP, Bisection
 from verl_regress.session.checks import Result
+from verl_regress.store.sessions import new_directory
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,10 @@ def search_in(root, case="ppo", suite=SUITE):
         "suite": suites.parse(suite, "my.yaml").recorded(), "cluster": "mine", "repo": "path:/r", "good": "a" * 40, "bad": "b" * 40,
         "case": case,
     }  # fmt: skip
-    return Bisection.create(root, begin)
+    search = Bisection(new_directory(root.bisections))
+    search.evidence_dir.mkdir()
+    search.write("begin", begin)
+    return search
 
 
 def session_in(root, search, role, change=None, name="20261122T100000Z", bad_exit=0, good_exit=0):
@@ -67,7 +71,7 @@ def signature(how_bad=1, failed=None):
 
 def test_the_verdict_and_the_first_difference_tell(root):
     _, session = ends(root, made.sign)
-    found = bisection.found_at_the_ends(session, "ppo")
+    found = bisect.found_at_the_ends(session, "ppo")
     assert (found["case"], found["how_bad"], found["failed"]) == ("ppo", 2, None)
     assert found["why"].startswith("ppo, step 1, critic/advantages/")
     assert "; regressed: with equal rewards, " in found["why"]
@@ -79,7 +83,7 @@ def test_a_first_difference_that_is_not_finite_can_be_said(root):
             data["critic/advantages/max"] = None  # as verl's file logger writes it
 
     _, session = ends(root, nan)
-    assert bisection.found_at_the_ends(session, "")["how_bad"] == 2
+    assert bisect.found_at_the_ends(session, "")["how_bad"] == 2
 
 
 @pytest.mark.parametrize("case", ["ppo", ""])
@@ -88,7 +92,7 @@ def test_a_good_end_that_fails_is_refused(root, case):
     with pytest.raises(
         BadInput, match=r"^GOOD itself fails in ppo \(.+\), so nothing says what is bad: name a commit "
     ):
-        bisection.found_at_the_ends(session, case)
+        bisect.found_at_the_ends(session, case)
 
 
 @pytest.mark.parametrize(
@@ -106,29 +110,29 @@ def test_ends_that_train_alike_or_cannot_be_compared_leave_nothing_to_find(root,
     _, session = ends(root, made.sign)
     said_of(session, word=word, reason="why")
     with pytest.raises(error, match=said):
-        bisection.found_at_the_ends(session, "ppo")
+        bisect.found_at_the_ends(session, "ppo")
 
 
 def test_a_bad_end_that_fails_is_found_by_where_it_fails(root):
     _, session = ends(root, made.sign, bad_exit=1)
-    failed = bisection.found_at_the_ends(session, "ppo")["failed"]
+    failed = bisect.found_at_the_ends(session, "ppo")["failed"]
     assert failed > 1
-    assert bisection.of_session(signature(2, failed), session)[0] == BAD
-    word, why = bisection.of_session(signature(2, failed - 1), session)
+    assert bisect.said_of_commit(signature(2, failed), session)[0] == BAD
+    word, why = bisect.said_of_commit(signature(2, failed - 1), session)
     assert (word, "KeyError: no" in why) == (SKIP, True)
-    assert bisection.of_session(signature(2), session)[0] == SKIP
+    assert bisect.said_of_commit(signature(2), session)[0] == SKIP
 
 
 def test_where_bad_fails_a_commit_that_trains_to_the_end_is_good(root):
     _, session = ends(root, made.sign)
-    assert bisection.of_session(signature(2, 0), session)[0] == GOOD
+    assert bisect.said_of_commit(signature(2, 0), session)[0] == GOOD
 
 
 def test_where_bad_is_refused_a_commit_that_is_refused_is_bad(root):
     _, session = ends(root, None)
     said_of(session, without="ppo_b", word="regressed", reason="B refuses what A takes")
-    assert bisection.of_session(signature(2, 0), session)[0] == BAD
-    assert bisection.of_session(signature(2), session)[0] == SKIP
+    assert bisect.said_of_commit(signature(2, 0), session)[0] == BAD
+    assert bisect.said_of_commit(signature(2), session)[0] == SKIP
 
 
 @pytest.mark.parametrize(
@@ -142,22 +146,22 @@ def test_a_commit_is_bad_whose_verdict_is_as_bad_as_that_of_bad(root, how_bad, w
     _, session = ends(root, made.sign)
     for word, expected in words.items():
         said_of(session, word=word, reason="because")
-        assert bisection.of_session(signature(how_bad), session) == (expected, f"{word}: because")
+        assert bisect.said_of_commit(signature(how_bad), session) == (expected, f"{word}: because")
 
 
 def test_a_session_whose_checks_failed_tells_nothing(root):
     search, session = ends(root, made.sign)
     confirm = session_in(root, search, "confirm", made.sign, name="20261122T110000Z")
-    assert bisection.of_session(signature(), confirm)[0] == BAD
+    assert bisect.said_of_commit(signature(), confirm)[0] == BAD
     for each in (session, confirm):
         content = json.loads((each.path / "report.json").read_text())
         content["checks"][0]["problems"] = ["the driver ran on the head"]
         (each.path / "report.json").write_text(json.dumps(content))
     doubt = "1 check of the session 20261122T100000Z failed, so its runs may not be of the code that was asked for"
     with pytest.raises(RegressError, match=f"^{doubt}: read .*/report.md for what to fix, and start a new search.$"):
-        bisection.found_at_the_ends(session, "ppo")
-    assert bisection.of_session(signature(), session) == (SKIP, doubt)
-    assert bisection.of_session(signature(), confirm)[0] == SKIP
+        bisect.found_at_the_ends(session, "ppo")
+    assert bisect.said_of_commit(signature(), session) == (SKIP, doubt)
+    assert bisect.said_of_commit(signature(), confirm)[0] == SKIP
 
 
 def test_a_session_is_found_by_its_role_and_the_confirmation_takes_no_run_over(root, capsys):
