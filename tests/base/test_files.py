@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from verl_regress.base import files
+from verl_regress.base.errors import Unreadable
 from verl_regress.base.files import write_atomically
 from verl_regress.base.layout import JobDir
 
@@ -50,6 +51,15 @@ def test_unused_reserved_space_is_freed(job):
     job.write_state("ended", {"exit_code": 0})
     assert [path.name for path in job.state.iterdir()] == ["ended"]
     assert json.loads((job.state / "ended").read_text())["exit_code"] == 0
+
+
+def test_a_pipe_in_the_place_of_a_state_is_a_damaged_file(job):
+    """Before: a pipe that a colleague made stopped 'make jobs' of all, which waited for its writer."""
+    os.mkfifo(job.state / "ended")
+    with pytest.raises(Unreadable, match="it is cut off, or no JSON object"):
+        job.read_state("ended")
+    with pytest.raises(OSError, match="not seekable"):
+        files.end_of(job.state / "ended", 10)
 
 
 def test_a_link_at_the_temporary_name_is_not_written_through(tmp_path):

@@ -9,7 +9,7 @@ from wording import THEIRS, said
 
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import SharedRoot
-from verl_regress.store import datasets, hub
+from verl_regress.store import artefact, datasets, hub
 
 GOOD = b'{"question": "How many?", "answer": "2+1,000.\\n#### 1,002"}\n'
 SHAPE = "write one JSON object per line, all with the same keys."
@@ -37,7 +37,10 @@ def parquet_as_json(monkeypatch):
 
 
 def prepare(root, source="path:/data", stream=None, name="", seed=1):
-    return datasets.prepare(root, source, name, seed, stream or io.BytesIO())
+    """The manifest of what was made or was there, in the last form of it."""
+    datasets.prepare(root, source, name, seed, stream or io.BytesIO())
+    default = "sums" if source == "synthetic" else "gsm8k"
+    return artefact.load(max(root.datasets.glob(f"{name or default}*")))
 
 
 def refusal(root, *args, **kwargs):
@@ -107,7 +110,7 @@ def test_a_second_run_skips_and_changed_files_are_another_source(root, capsys):
 @pytest.mark.usefixtures("parquet_as_json")
 def test_synthetic_rows_depend_on_the_seed_and_have_their_own_data_source(root):
     manifest = prepare(root, "synthetic")
-    assert (manifest.name, manifest.seed) == ("sums", 1)
+    assert (manifest.name, manifest.seed) == ("sums_sft", 1)
     again = prepare(root, "synthetic", name="other", seed=2)
     assert again.revision != manifest.revision
     train = json.loads((root.datasets / "sums/train.parquet").read_text())
@@ -117,10 +120,10 @@ def test_synthetic_rows_depend_on_the_seed_and_have_their_own_data_source(root):
 
 def test_generated_data_is_never_called_gsm8k_nor_gsm8k_sums(root):
     assert refusal(root, "synthetic", name="gsm8k") == (
-        "DATASET=gsm8k is reserved for GSM8K, but DATASET_SOURCE=synthetic makes other data: set DATASET=sums."
+        "DATASET=gsm8k is reserved for GSM8K, but synthetic (from DATASET_SOURCE) has other data: set another DATASET."
     )
     assert refusal(root, name="sums", stream=gsm8k()) == (
-        "DATASET=sums is reserved for synthetic data, but DATASET_SOURCE=path:/data is not synthetic: set another DATASET."
+        "DATASET=sums is reserved for synthetic data, but path:/data (from DATASET_SOURCE) has other data: set another DATASET."
     )
 
 
@@ -207,7 +210,7 @@ def test_own_data_that_verl_cannot_read_are_refused(root):
     stream = tar({"train.jsonl": jsonl(RL), "test.jsonl": jsonl(RL)})
     assert (
         refusal(root, stream=stream)
-        == "DATASET=gsm8k is reserved for GSM8K, but /data has other data: set another DATASET."
+        == "DATASET=gsm8k is reserved for GSM8K, but path:/data (from DATASET_SOURCE) has other data: set another DATASET."
     )
 
 
@@ -242,7 +245,7 @@ def test_the_hub_is_asked_once(root, monkeypatch):
     monkeypatch.setenv("HF_HOME", "restored after the test")
     monkeypatch.setattr(hub, "import_module", Packages())
     manifest = prepare(root, "hub")
-    assert (manifest.name, manifest.source, manifest.revision) == ("gsm8k", "hub", "abc123")
+    assert (manifest.name, manifest.source, manifest.revision) == ("gsm8k_sft", "hub", "abc123")
     assert os.environ["HF_HOME"] == f"{root.path}/hf"
     monkeypatch.setattr(hub, "import_module", Packages(online=False))
     assert prepare(root, "hub") == manifest

@@ -61,15 +61,15 @@ def test_pyproject_toml_alone(tmp_path):
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        ({}, "it has no pyproject.toml or setup.py"),
-        ({"setup.py": "def ("}, "its setup.py is not Python: invalid syntax (<unknown>, line 1)"),
-        ({"setup.py": "setup()"}, "its setup.py has no install_requires"),
-        ({"setup.py": "n = ['a']\nn += ['b']\nsetup(install_requires=n)"}, "install_requires in its setup.py is computed"),
-        ({"pyproject.toml": "[project]\ndependencies = [1]"}, "its pyproject.toml does not list its requirements as text"),
-        ({"setup.py": "setup(install_requires=open('needs.txt').read().splitlines())"}, "install_requires in its setup.py is computed"),
-        ({"pyproject.toml": "[project"}, "its pyproject.toml is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
-        ({"pyproject.toml": "project = 1"}, "its pyproject.toml is not as Python's packaging defines it: 'int' object has no attribute 'get'"),
-        ({"setup.py": b"\xff"}, "its setup.py cannot be read ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte)"),
+        ({}, "setup.py does not say it: No such file or directory"),
+        ({"setup.py": "def ("}, "setup.py does not say it: invalid syntax (<unknown>, line 1)"),
+        ({"setup.py": "setup()"}, "setup.py does not say it: it has no install_requires"),
+        ({"setup.py": "n = ['a']\nn += ['b']\nsetup(install_requires=n)"}, "setup.py does not say it: install_requires is computed"),
+        ({"setup.py": "setup(install_requires=open('needs.txt').read().splitlines())"}, "setup.py does not say it: install_requires is computed"),
+        ({"pyproject.toml": "[project]\ndependencies = [1]"}, "pyproject.toml does not say it: its requirements are not a list of text"),
+        ({"pyproject.toml": "[project"}, "pyproject.toml does not say it: Expected ']' at the end of a table declaration (at end of document)"),
+        ({"pyproject.toml": "project = 1"}, "pyproject.toml does not say it: 'int' object has no attribute 'get'"),
+        ({"setup.py": b"\xff"}, "setup.py does not say it: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_reported(tmp_path, files, problem):
@@ -78,4 +78,4 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path, files, problem):
         path = tmp_path / "tree" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert requirements.declared(tmp_path / "tree")["problem"] == problem
+    assert requirements.declared(tmp_path / "tree")["problem"] == f"its {problem}"

@@ -64,7 +64,7 @@ def test_a_snapshot_is_the_tree_its_marker_and_its_record(root, capsys):
         "dirty": False,
         "file_count": 3,
         "verl_version": "0.7.1",
-        "requirements": {"problem": "it has no pyproject.toml or setup.py"},
+        "requirements": {"problem": "its setup.py does not say it: No such file or directory"},
     }
     assert capsys.readouterr().err == (
         f"changed snapshot codeA made from pypi:0.7.1 at 0.7.1 (verl 0.7.1), 3 files at {target}\n"
@@ -301,7 +301,7 @@ def test_a_code_id_without_a_snapshot_lists_those_that_exist(root):
     make(root, "codeB")
     make(root)
     (root.snapshots / "no-snapshot").mkdir()
-    assert snapshot.list_snapshots(root) == ["codeA", "codeB"]
+    assert list(snapshot.list_snapshots(root)) == ["codeA", "codeB"]
     with pytest.raises(BadInput) as caught:
         snapshot.load(root, "codeX")
     assert str(caught.value) == f"{none} or use one of: codeA, codeB."

@@ -453,7 +453,7 @@ def wants(shared, *requires, code_id="codeA", **others):
 def test_a_snapshot_that_wants_other_packages_is_refused_with_all_of_them(submit, shared, sdk):
     wants(shared, "numpy<2", "TransferQueue==0.1.11", verl_version="0.9.1")
     assert submit().is_refusal(
-        "verl 0.9.1 (CODE_ID=codeA) wants numpy<2 (the nodes have 2.4.6) and TransferQueue==0.1.11 (they have none): build an image with "
+        "verl 0.9.1 (CODE_ID=codeA) wants numpy<2 (2.4.6 on worker-0), TransferQueue==0.1.11 (none on worker-0): build an image with "
         "them (docker/requirements.in) or name one that has them with NODE_IMAGE, or set ALLOW_MISMATCH=1."
     )
     assert sdk.submitted == []
@@ -462,7 +462,7 @@ def test_a_snapshot_that_wants_other_packages_is_refused_with_all_of_them(submit
 def test_an_allowed_mismatch_is_submitted_with_a_warning_and_recorded(submit, shared):
     wants(shared, "numpy<2", verl_version="0.9.1")
     outcome = submit("ALLOW_MISMATCH=1", "SUBMISSION_ID=me")
-    problem = "verl 0.9.1 (CODE_ID=codeA) wants numpy<2 (the nodes have 2.4.6)"
+    problem = "verl 0.9.1 (CODE_ID=codeA) wants numpy<2 (2.4.6 on worker-0)"
     assert outcome.status == 0
     assert outcome.err == (
         f"warning {problem}: ALLOW_MISMATCH=1\nchanged submitted me (ppo, code codeA, profile cpu)\n"

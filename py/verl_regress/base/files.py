@@ -8,7 +8,7 @@ import os
 import stat
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from verl_regress.base.errors import Unreadable
 
@@ -60,11 +60,21 @@ def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
 
+def opened(path: Path) -> BinaryIO:
+    """Open a file to read. A pipe in its place is empty: a reader never waits for its writer. Raises OSError."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+
+
+def _read(path: Path) -> bytes:
+    with opened(path) as file:
+        return file.read() or b""
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or None if there is no such file. Raises Unreadable."""
     content = None
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(_read(path))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -78,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def read_text(path: Path) -> str:
     """The text of a file, whatever its encoding. Raises OSError."""
-    return path.read_text(encoding="utf-8", errors="replace")
+    return _read(path).decode("utf-8", errors="replace")
 
 
 def unreadable(path: Path, error: OSError) -> Unreadable:
@@ -102,7 +112,7 @@ def damaged(path: Path, wrong: str) -> Unreadable:
 
 def end_of(path: Path, most: int) -> bytes:
     """The last `most` bytes of a file, which may be growing. Raises OSError."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most))
         return file.read(most)
 

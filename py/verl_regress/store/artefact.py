@@ -47,43 +47,58 @@ class Manifest:
     created: str
 
 
-def ensure(target: Path, source: Source, build: Callable[[Path], Mapping[str, Any]], *, knob: str) -> Manifest:
-    """Make the artefact `target` unless it exists; returns its manifest. See `ensure_all`."""
-    return ensure_all([target], source, lambda directories: build(directories[0]), knob=knob)[0]
+def ensure(target: Path, source: Source, build: Callable[[Path], Mapping[str, Any]], *, knob: str) -> None:
+    """Make the artefact `target` unless it exists. See `ensure_all`."""
+    ensure_all([target], source, lambda directories: build(directories[0]), knob=knob)
 
 
 def ensure_all(
     targets: Sequence[Path], source: Source, build: Callable[[Sequence[Path]], Mapping[str, Any]], *, knob: str
-) -> list[Manifest]:
+) -> None:
     """Make the artefacts `targets`, which one call of `build` makes together, unless they exist.
 
-    `build` gets one new directory for each target, fills them and returns facts worth keeping (JSON values). A target from the same
-    source is left untouched (only its files' names and sizes are checked). If two builders run at once, the first to finish wins.
-    `knob` (such as `DATASET`) names the artefact in messages. Raises BadInput if a target exists from another source, damaged, or is not
-    an artefact; RegressError if the directory cannot be written; whatever `build` raises. Then nothing is left behind.
+    `build` gets one new directory for each target, fills them and returns facts worth keeping (JSON values). If two builders run at once,
+    the first to finish wins. Raises as `are_there` does; RegressError if the directory cannot be written; whatever `build` raises. Then
+    nothing is left behind.
     """
-    found = [manifest for target in targets if (manifest := _existing(target, source, knob)) is not None]
-    if len(found) == len(targets):
-        for target in targets:
-            say.skip(f"{target} (exists, same source)")
-        return found
+    if are_there(targets, source, knob=knob):
+        return
     suffix = f"{os.getpid()}.{secrets.token_hex(4)}.tmp"
     directories = [target.with_name(f".{target.name}.{suffix}") for target in targets]
     try:
         for directory in directories:
             make_directory(directory)
-        facts, pairs = build(directories), zip(directories, targets, strict=True)
-        return [_finish(directory, target, source, facts, knob) for directory, target in pairs]
+        facts = build(directories)
+        for directory, target in zip(directories, targets, strict=True):
+            _finish(directory, target, source, facts, knob)
     finally:
         for directory in directories:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def is_there(target: Path, source: Source, *, knob: str) -> bool:
-    """Does `target` exist, made from `source`? Raises BadInput as `ensure_all` does."""
-    if _existing(target, source, knob) is None:
-        return False
-    say.skip(f"{target} (exists, same source)")
+def are_there(targets: Sequence[Path], source: Source, *, knob: str) -> bool:
+    """Do all `targets` exist, made from `source`? Only the names and sizes of their files are checked. `knob` (such as `DATASET`) names them.
+
+    Raises BadInput if one exists from another source, damaged, or is not an artefact.
+    """
+    for target in targets:
+        if (manifest := find(target)) is None:
+            return False
+        made_from = Source(manifest.source, manifest.revision, manifest.seed)
+        if made_from != source:
+            raise BadInput(
+                f"{target} was made from {made_from}, and {knob}_SOURCE now asks for {source}: "
+                f"remove that directory, or choose another name with {knob}=NAME."
+            )
+        sizes = {name: path.stat().st_size for name in manifest.files if (path := target / name).is_file()}
+        damaged = [name for name, file in manifest.files.items() if sizes.get(name) != file["bytes"]]
+        if damaged:
+            raise BadInput(
+                f"{target} is damaged, {first(damaged)} missing or of another size than its {MANIFEST} says: "
+                "remove that directory and run the step again."
+            )
+    for target in targets:
+        say.skip(f"{target} (exists, same source)")
     return True
 
 
@@ -111,26 +126,6 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _existing(target: Path, source: Source, knob: str) -> Manifest | None:
-    manifest = find(target)
-    if manifest is None:
-        return None
-    made_from = Source(manifest.source, manifest.revision, manifest.seed)
-    if made_from != source:
-        raise BadInput(
-            f"{target} was made from {made_from}, and {knob}_SOURCE now asks for {source}: "
-            f"remove that directory, or choose another name with {knob}=NAME."
-        )
-    sizes = {name: path.stat().st_size for name in manifest.files if (path := target / name).is_file()}
-    damaged = [name for name, file in manifest.files.items() if sizes.get(name) != file["bytes"]]
-    if damaged:
-        raise BadInput(
-            f"{target} is damaged, {first(damaged)} missing or of another size than its {MANIFEST} says: "
-            "remove that directory and run the step again."
-        )
-    return manifest
-
-
 def make_directory(directory: Path) -> None:
     """Make a directory that does not exist, with its parents. Raises RegressError."""
     try:
@@ -153,7 +148,7 @@ def delete(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, Any], knob: str) -> Manifest:
+def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, Any], knob: str) -> None:
     # A folder copied from an artefact contains that one's manifest: replace it with ours.
     paths = sorted(path for path in directory.rglob("*") if path.is_file() and path != directory / MANIFEST)
     files = {
@@ -175,11 +170,8 @@ def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, A
     try:
         directory.rename(target)
     except OSError:
-        winner = _existing(target, source, knob)
-        if winner is None:
+        if not are_there([target], source, knob=knob):
             raise
-        say.skip(f"{target} (exists, same source)")
-        return winner
+        return
     described = "".join(f", {name.replace('_', ' ')} {value}" for name, value in facts.items())
     say.changed(f"{target} made from {source}{described}")
-    return manifest

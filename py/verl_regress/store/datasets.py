@@ -24,7 +24,7 @@ from verl_regress.store.artefact import Source, sha256_of
 from verl_regress.store.hub import Hub
 
 Row = dict[str, Any]
-Data = Mapping[str, "list[Row] | Path"]  # of each split: its rows, or a parquet file of a user's
+Data = Mapping[str, Any]  # of each split: its rows, or a parquet file of a user's
 
 SPLITS = ("train", "test")
 SYNTHETIC_NAME = "sums"
@@ -54,22 +54,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryIO) -> artefact.Manifest:
-    """Make `datasets/<name>` and `datasets/<name>_sft` from `source` unless they exist; returns the first's manifest.
+def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryIO) -> None:
+    """Make `datasets/<name>` and `datasets/<name>_sft` from `source` unless they exist.
 
     `stream` is only read for `path:PLACE`: a tar of the files there. Data with one of verl's columns alone becomes that form alone. Raises
     BadInput for a name or data that cannot be used, and as `artefact.ensure_all` does.
     """
-    target = root.datasets / _checked_name(name or (SYNTHETIC_NAME if source == "synthetic" else GSM8K_NAME), source)
+    default = SYNTHETIC_NAME if source == "synthetic" else GSM8K_NAME
+    target = root.datasets / ids.check_name(name or default, KNOB)
     if source == "hub":
-        return _prepare_from_hub(root, target)
-    if source != "synthetic":
-        return _prepare_from_files(target, source, stream)
-    rows = json.loads(rehearsal.run(f"DATASET_SOURCE=synthetic with SEED={seed}", "data", "-", f"--seed={seed}"))
-    return _ensure(target, Source(source, _sha256(json.dumps(rows, sort_keys=True).encode()), seed), lambda: rows)
+        _prepare_from_hub(root, target)
+    elif source == "synthetic":
+        rows = json.loads(rehearsal.run(f"DATASET_SOURCE=synthetic with SEED={seed}", "data", "-", f"--seed={seed}"))
+        made_from = Source(source, _sha256(json.dumps(rows, sort_keys=True).encode()), seed)
+        _ensure(target, made_from, SYNTHETIC_NAME, lambda: rows)
+    else:
+        _prepare_from_files(target, source, stream)
 
 
-def _prepare_from_files(target: Path, source: str, stream: BinaryIO) -> artefact.Manifest:
+def _prepare_from_files(target: Path, source: str, stream: BinaryIO) -> None:
     place = source.removeprefix("path:")
     with TemporaryDirectory() as temporary:
         tarball.unpack(stream, Path(temporary), place)
@@ -81,21 +84,15 @@ def _prepare_from_files(target: Path, source: str, stream: BinaryIO) -> artefact
         found = {split: _read(file, named[split]) for split, file in files.items()}
         columns = set.intersection(*(names for names, _ in found.values()))
         data: Data = {split: content for split, (_, content) in found.items()}
-        rows = {split: content for split, content in data.items() if isinstance(content, list)}
-        if len(rows) == len(data) and columns >= _GSM8K_COLUMNS:
-            made = {split: gsm8k_rows(rows[split], split, f"{named[split]} line") for split in SPLITS}
-            return _ensure(target, made_from, lambda: made)
-        forms = [suffix for suffix, column in _FORMS.items() if column in columns]
+        if is_gsm8k := columns >= _GSM8K_COLUMNS and not any(isinstance(rows, Path) for rows in data.values()):
+            data = {split: gsm8k_rows(rows, split, f"{named[split]} line") for split, rows in data.items()}
+        forms = [*_FORMS] if is_gsm8k else [suffix for suffix, column in _FORMS.items() if column in columns]
         if not forms:
             raise BadInput(
                 f"{place} (from DATASET_SOURCE) is not usable, because its columns are {shown(', '.join(sorted(columns)))}: verl reads prompt for "
                 "RL and messages for SFT, and lines of JSON with GSM8K's question and answer become both."
             )
-        if target.name == GSM8K_NAME:
-            raise BadInput(
-                f"DATASET={GSM8K_NAME} is reserved for GSM8K, but {place} has other data: set another DATASET."
-            )
-        return _ensure(target, made_from, lambda: data, forms)
+        _ensure(target, made_from, GSM8K_NAME if is_gsm8k else "", lambda: data, forms)
 
 
 def _files(folder: Path, place: str) -> dict[str, Path]:
@@ -188,39 +185,30 @@ def conversations(rows: Iterable[Row]) -> list[Row]:
 
 
 def _ensure(
-    target: Path, source: Source, make_data: Callable[[], Data], forms: Sequence[str] | None = None
-) -> artefact.Manifest:
-    """Make `target` in these forms. Without any, the data are RL rows, and become both."""
-    suffixes = [*_FORMS] if forms is None else forms
+    target: Path, source: Source, kind: str, make_data: Callable[[], Data], forms: Iterable[str] = _FORMS
+) -> None:
+    """Make `target` in these forms. `kind` is SYNTHETIC_NAME or GSM8K_NAME, which no other data may be called, or empty."""
+    if target.name in (SYNTHETIC_NAME, GSM8K_NAME) and kind != target.name:
+        raise BadInput(
+            f"DATASET={target.name} is reserved for {'GSM8K' if target.name == GSM8K_NAME else 'synthetic data'}, but "
+            f"{source.source} (from DATASET_SOURCE) has other data: set another DATASET."
+        )
+    suffixes = [*forms]
 
     def build(directories: Sequence[Path]) -> dict[str, int]:
         counts = {}
         for split, rows in make_data().items():
             counts[f"{split}_rows"] = len(rows) if isinstance(rows, list) else parquet_of(rows, str(rows))[1]
             for directory, form in zip(directories, suffixes, strict=True):
+                is_made = form and not isinstance(rows, Path) and _FORMS[form] not in rows[0]
                 name = "val" if form and split == "test" else split
-                made = conversations(rows) if forms is None and form and isinstance(rows, list) else rows
-                write_parquet(made, directory / f"{name}.parquet")
+                write_parquet(conversations(rows) if is_made else rows, directory / f"{name}.parquet")
         return counts
 
-    return artefact.ensure_all([target.with_name(target.name + form) for form in suffixes], source, build, knob=KNOB)[0]
+    artefact.ensure_all([target.with_name(target.name + form) for form in suffixes], source, build, knob=KNOB)
 
 
-def _checked_name(name: str, source: str) -> str:
-    ids.check_name(name, KNOB)
-    # A run on generated data must never be mistaken for one on GSM8K, nor the other way round.
-    if name == GSM8K_NAME and source == "synthetic":
-        raise BadInput(
-            f"DATASET={name} is reserved for GSM8K, but DATASET_SOURCE=synthetic makes other data: set DATASET=sums."
-        )
-    if name == SYNTHETIC_NAME and source != "synthetic":
-        raise BadInput(
-            f"DATASET={name} is reserved for synthetic data, but DATASET_SOURCE={source} is not synthetic: set another DATASET."
-        )
-    return name
-
-
-def _prepare_from_hub(root: SharedRoot, target: Path) -> artefact.Manifest:
+def _prepare_from_hub(root: SharedRoot, target: Path) -> None:
     cure = "without a way out, use DATASET_SOURCE=path:DIR with its train.jsonl and test.jsonl."
     hub = Hub(root, "DATASET_SOURCE=hub", _GSM8K_REPO, cure)
     revision = hub.revision(target, "hub", "dataset")
@@ -229,7 +217,7 @@ def _prepare_from_hub(root: SharedRoot, target: Path) -> artefact.Manifest:
         splits = hub.dataset("main", revision)
         return {split: gsm8k_rows(splits[split], split, f"{_GSM8K_REPO} {split} row") for split in SPLITS}
 
-    return _ensure(target, Source("hub", revision), rows)
+    _ensure(target, Source("hub", revision), GSM8K_NAME, rows)
 
 
 def _sha256(data: bytes) -> str:

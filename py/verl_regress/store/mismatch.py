@@ -11,11 +11,10 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
-from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.errors import BadInput, first, shown
 from verl_regress.cluster.packages import NodePackages, plain_name, workers
 
 ALLOW = "ALLOW_MISMATCH=1"
-_SHOWN = 5  # packages in which nodes differ
 # The one requirement of an extra that counts: from 0.9.1 on, verl's trainer cannot be imported without it.
 _IN_EXTRA = ("transferqueue", "verl-core")
 # Declared, and not needed: 0.7.1 and 0.8.0 trained with numpy 2.4.6, their limit is older than their code, and 0.9.1 wants numpy 2.
@@ -54,7 +53,7 @@ def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Seq
     except InvalidRequirement as error:
         problem = shown(str(error).partition("\n")[0])
     if wants:
-        problems.append(f"{verl} wants {_joined(wants)}")
+        problems.append(f"{verl} wants {', '.join(wants)}")
         cures.append("build an image with them (docker/requirements.in) or name one that has them with NODE_IMAGE")
     differing = _differences(on)
     if differing:
@@ -65,13 +64,13 @@ def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Seq
 
 
 def _wants(release: str, requires: Sequence[str], on: Sequence[NodePackages]) -> list[str]:
-    """Each requirement that nodes lack, and what they have: `numpy<2 (the nodes have 2.4.6)`. Raises InvalidRequirement."""
-    wants: list[str] = []
+    """Each requirement that nodes lack, and what they have: `numpy<2 (2.4.6 on worker-0, worker-1)`. Raises InvalidRequirement."""
+    wants = []
     for requirement in map(Requirement, requires):
         needed, releases = f"{requirement.name}{requirement.specifier}", _NOT_NEEDED[1]
         without = [node for node in on if _lacks(requirement, node)]
         if without and not (needed == _NOT_NEEDED[0] and release.startswith(releases)):
-            wants.append(f"{needed} ({_what_they_have(requirement, without, on, is_first=not wants)})")
+            wants.append(f"{needed} ({_versions(plain_name(requirement.name), without)})")
     return wants
 
 
@@ -87,37 +86,23 @@ def _lacks(requirement: Requirement, node: NodePackages) -> bool:
     return True
 
 
-def _what_they_have(
-    requirement: Requirement, without: Sequence[NodePackages], on: Sequence[NodePackages], *, is_first: bool
-) -> str:
-    name = plain_name(requirement.name)
-    versions = {one.packages.get(name) for one in without}
-    if len(versions) == 1 and len(without) == len(on):
-        return f"{'the nodes' if is_first else 'they'} have {versions.pop() or 'none'}"
-    return ", ".join(f"{one.node} has {one.packages.get(name) or 'none'}" for one in without)
+def _versions(name: str, nodes: Sequence[NodePackages]) -> str:
+    """`2.4.6 on worker-0 and none on worker-1`."""
+    having: dict[str, list[str]] = {}
+    for one in nodes:
+        having.setdefault(one.versions.get(name, "none"), []).append(one.node)
+    return " and ".join(f"{version} on {first(names)}" for version, names in having.items())
 
 
 def _differences(nodes: Sequence[NodePackages]) -> str:
     """`numpy 2.4.6 on worker-0 and 1.26.4 on worker-1, torch …`; empty if all nodes have the same."""
-    differences = []
-    for name in sorted({name for one in nodes for name in one.versions}, key=str.lower):
-        having: dict[str | None, list[str]] = {}
-        for one in nodes:
-            having.setdefault(one.versions.get(name), []).append(one.node)
-        if len(having) > 1:
-            each = (f"{version or 'none'} on {', '.join(at)}" for version, at in having.items())
-            differences.append(f"{name} {' and '.join(each)}")
-    more = f", and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
-    return ", ".join(differences[:_SHOWN]) + more
-
-
-def _joined(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    names = sorted({name for one in nodes for name in one.versions}, key=str.lower)
+    return first(
+        [f"{name} {_versions(name, nodes)}" for name in names if len({one.versions.get(name) for one in nodes}) > 1]
+    )
 
 
 def differences_between(a: Mapping[str, str], b: Mapping[str, str]) -> str | None:
-    """How the packages of two jobs (`packages.in_job`) differ: `numpy 1.26.4 with A, 2.4.6 with B; …`; None if they do not."""
+    """How the packages of two jobs (`packages.in_job`) differ: `numpy 1.26.4 with A and 2.4.6 with B, …`; None if they do not."""
     other = sorted((name for name in a.keys() | b.keys() if a.get(name) != b.get(name)), key=str.lower)
-    differences = [f"{name} {a.get(name, 'none')} with A, {b.get(name, 'none')} with B" for name in other[:_SHOWN]]
-    more = [f"{len(other) - _SHOWN} more"] if len(other) > _SHOWN else []
-    return "; ".join([*differences, *more]) or None
+    return first([f"{name} {a.get(name, 'none')} with A and {b.get(name, 'none')} with B" for name in other]) or None

@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.check:
         if args.source.startswith("hub:"):
             args.revision = _ask_hub(root, target, args.source)[1]
-        print("present" if artefact.is_there(target, Source(args.source, args.revision), knob=KNOB) else "absent")
+        is_there = artefact.are_there([target], Source(args.source, args.revision), knob=KNOB)
+        print("present" if is_there else "absent")
     else:
         prepare(root, args.source, args.name, args.seed, args.revision, sys.stdin.buffer)
     return 0
@@ -70,27 +71,27 @@ def _critic_of(model: Path) -> Path:
     return model.with_name(f"{model.name}-critic")
 
 
-def prepare(
-    root: SharedRoot, source: str, name: str, seed: int, revision: str, stream: BinaryIO
-) -> list[artefact.Manifest]:
-    """Make `common/models/<name>` (for a tiny one its critic too) unless it exists; returns the manifests.
+def prepare(root: SharedRoot, source: str, name: str, seed: int, revision: str, stream: BinaryIO) -> None:
+    """Make `common/models/<name>` (for a tiny one its critic too) unless it exists.
 
     `stream` and `revision` are only read for `path:DIR`: a tar of DIR, and what identifies its contents. Raises BadInput for a name that
     cannot be used and for a DIR without config.json, RegressError if the hub cannot be reached, and as `artefact.ensure` does.
     """
-    kind, _, rest = source.partition(":")
     target = _target(root, source, name)
     if source in TINY_NAMES:
-        return _prepare_tiny([target, _critic_of(target)], source, seed)
-    if kind == "hub":
-        return [_prepare_from_hub(root, target, source)]
-    made_from = Source(source, revision)
-    return [artefact.ensure(target, made_from, lambda directory: _receive(stream, directory, rest), knob=KNOB)]
+        _prepare_tiny([target, _critic_of(target)], source, seed)
+    elif source.startswith("hub:"):
+        _prepare_from_hub(root, target, source)
+    else:
+        place = source.removeprefix("path:")
+        artefact.ensure(
+            target, Source(source, revision), lambda directory: _receive(stream, directory, place), knob=KNOB
+        )
 
 
 def prepare_critic(model: Path) -> None:
     """Make the critic of a model that was prepared, unless it exists; warns if the model cannot have one."""
-    of = artefact.load(model)
+    manifest = artefact.load(model)
 
     def build(directory: Path) -> dict[str, str]:
         with pulse.during(f"making the critic of {model.name}"):
@@ -98,14 +99,14 @@ def prepare_critic(model: Path) -> None:
         return {}
 
     try:
-        artefact.ensure(_critic_of(model), Source(of.source, of.revision), build, knob=KNOB)
+        artefact.ensure(_critic_of(model), Source(manifest.source, manifest.revision), build, knob=KNOB)
     except RegressError as error:
         if isinstance(error, BadInput):
             raise
         say.warn(f"{error} GRPO and SFT train without one; PPO in a rehearsal needs it.")
 
 
-def _prepare_tiny(targets: Sequence[Path], source: str, seed: int) -> list[artefact.Manifest]:
+def _prepare_tiny(targets: Sequence[Path], source: str, seed: int) -> None:
     options = ["--for-gpu"] if source == "tiny-for-gpu" else []
 
     def build(directories: Sequence[Path]) -> dict[str, float | int]:
@@ -116,7 +117,7 @@ def _prepare_tiny(targets: Sequence[Path], source: str, seed: int) -> list[artef
         facts: dict[str, float | int] = json.loads(said)
         return facts
 
-    return artefact.ensure_all(targets, Source(source, TINY_RECIPE, seed), build, knob=KNOB)
+    artefact.ensure_all(targets, Source(source, TINY_RECIPE, seed), build, knob=KNOB)
 
 
 def _ask_hub(root: SharedRoot, target: Path, source: str) -> tuple[Hub, str]:
@@ -126,7 +127,7 @@ def _ask_hub(root: SharedRoot, target: Path, source: str) -> tuple[Hub, str]:
     return hub, hub.revision(target, source, "model", asked or None)
 
 
-def _prepare_from_hub(root: SharedRoot, target: Path, source: str) -> artefact.Manifest:
+def _prepare_from_hub(root: SharedRoot, target: Path, source: str) -> None:
     hub, revision = _ask_hub(root, target, source)
 
     def build(directory: Path) -> dict[str, str]:
@@ -136,7 +137,7 @@ def _prepare_from_hub(root: SharedRoot, target: Path, source: str) -> artefact.M
             _link_or_copy(file.resolve(), directory / file.relative_to(cached))
         return {}
 
-    return artefact.ensure(target, Source(source, revision), build, knob=KNOB)
+    artefact.ensure(target, Source(source, revision), build, knob=KNOB)
 
 
 def _link_or_copy(file: Path, name: Path) -> None:

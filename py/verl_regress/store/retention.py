@@ -13,7 +13,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base import layout, lock, say
-from verl_regress.base.errors import Unreadable, first, printable
-from verl_regress.base.files import read_json, read_text
+from verl_regress.base.errors import first, printable
+from verl_regress.base.files import read_text
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import is_mine
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 from verl_regress.jobs import find, sweep
-from verl_regress.jobs.status import DAMAGED, Status, status_in_list
+from verl_regress.jobs.status import DAMAGED, status_in_list
 from verl_regress.store import artefact, snapshot
 from verl_regress.store.sessions import Session, all_of
 
@@ -60,27 +60,27 @@ def run(args: argparse.Namespace) -> int:
     """Remove what nobody needs, or with --dry-run only list it. Raises RegressError without the lock."""
     root = SharedRoot(args.shared_root)
     with lock.held(root.jobs_lock, "make gc", _LOCK_SECONDS, shared=args.dry_run):
+        jobs = find.newest(root)
         if not args.dry_run:
             sweep.attempt(root, args.cluster)
-            _finish(root)
-        found, freed = _Survey(root, args, _ask_ray(RayApi(nodes.ADDRESS))).kinds(), 0
-        for line in (line for kind in found for line in kind.lines()):
+            _finish(root, jobs)
+        kinds = _Survey(root, args, jobs).kinds()
+        for line in (line for kind in kinds for line in kind.lines()):
             say.info(line)
-        waste = [each for kind in found for each in kind.waste]
+        waste = [each for kind in kinds for each in kind.waste]
+        freed = _mb(sum(each.bytes for each in waste))
         for each in waste:
-            size = each.bytes
-            freed += size
             if args.dry_run:
-                say.info(f"would remove {each.what}: {_mb(size)}")
+                say.info(f"would remove {each.what}: {_mb(each.bytes)}")
             else:
                 each.remove()
-                say.changed(f"removed {each.what}: {_mb(size)}")
+                say.changed(f"removed {each.what}: {_mb(each.bytes)}")
     if not waste:
         say.skip("gc (nothing to remove)")
     elif args.dry_run:
-        say.info(f"would free {_mb(freed)} in all (DRY_RUN=1)")
+        say.info(f"would free {freed} in all (DRY_RUN=1)")
     else:
-        say.ok(f"freed {_mb(freed)} in all")
+        say.ok(f"freed {freed} in all")
     return 0
 
 
@@ -88,9 +88,9 @@ def _mb(size: int) -> str:
     return f"{size / 10**6:.1f} MB"
 
 
-def _finish(root: SharedRoot) -> None:
+def _finish(root: SharedRoot, jobs: Iterable[JobDir]) -> None:
     """Delete what a gc of ours that was killed has left."""
-    attempts = (attempt for job in find.newest(root) for attempt in job.attempts())
+    attempts = (attempt for job in jobs for attempt in job.attempts())
     places = [root.snapshots, *_helper_homes(root), *(attempt.checkpoints for attempt in attempts)]
     for path in (path for place in places for path in _entries(place)):
         if path.name.startswith(".") and path.suffix == _GONE and is_mine(path):
@@ -102,13 +102,18 @@ class Waste:
     """One thing to remove; `job` if it is a job's checkpoints."""
 
     what: str
-    paths: tuple[Path, ...]
+    paths: Sequence[Path]
     job: JobDir | None = None
+
+    @cached_property
+    def states(self) -> list[os.stat_result]:
+        """The state of each file and folder of it."""
+        return [state for path in self.paths for state in _states(path)]
 
     @property
     def bytes(self) -> int:
-        """Their bytes on disk."""
-        return sum(state.st_blocks * 512 for path in self.paths for state in _states(path))
+        """Their bytes on disk, before they were removed."""
+        return sum(state.st_blocks * 512 for state in self.states)
 
     def remove(self) -> None:
         """Remove it, and record that in the state of its job. Raises OSError."""
@@ -128,9 +133,8 @@ class _Kind:
     waste: list[Waste] = field(default_factory=list)
     stays: dict[str, list[str]] = field(default_factory=dict)  # the names, by the reason
 
-    def decide(self, name: str, reasons: Iterable[str | None], waste: Iterable[Waste]) -> None:
-        """It stays for the first of the reasons that is one, or is `waste`."""
-        reason = next(filter(None, reasons), None)
+    def decide(self, name: str, reason: str | None, *waste: Waste) -> None:
+        """It stays if there is a reason; otherwise it is waste."""
         if reason is None:
             self.gone += 1
             self.waste += waste
@@ -147,17 +151,18 @@ class _Kind:
 
 @dataclass(frozen=True)
 class _Job:
-    """What decides about a job. `plan` is the text of all files of its plans; None if they cannot be read."""
+    """What decides about a job: `plan` is the text of all files of its plans (None: it cannot be read), `full` are its checkpoints."""
 
     name: str
-    attempts: list[JobDir]
-    plan: str | None
-    is_foreign: bool
-    is_over: bool
+    plan: str | None = None
+    is_foreign: bool = True
+    is_over: bool = False
+    is_young: bool = True
+    full: Sequence[Waste] = ()
 
     @property
-    def checkpoints(self) -> list[Path]:
-        return [path for attempt in self.attempts for path in _entries(attempt.checkpoints)]
+    def is_at_work(self) -> bool:
+        return not self.is_over or self.is_young
 
     def names(self, home: Path) -> set[str]:
         """The names under `home` that occur in its plans."""
@@ -165,175 +170,144 @@ class _Job:
 
 
 class _Survey:
-    """Checks everything and changes nothing. `mine` are the arguments, with the `owner` whose jobs may lose something (None: nobody's),
-    `known` is what Ray says of each of its jobs, None if it does not answer.
-    """
+    """Checks everything and changes nothing. `args.owner` is whose jobs may lose something (None: nobody's)."""
 
-    def __init__(self, root: SharedRoot, mine: argparse.Namespace, known: Mapping[str, Any] | None) -> None:
-        self._root, self._mine, self._known, self._now = root, mine, known, time.time()
-        self._jobs = [self._read(job) for job in find.newest(root)]
-        at_work = [session for session in all_of(root) if self._is_at_work(session)]
-        self._claims = [(_needs(session), _reason_of(session)) for session in at_work]
+    def __init__(self, root: SharedRoot, args: argparse.Namespace, jobs: Iterable[JobDir]) -> None:
+        self._root, self._args, self._known, self._now = root, args, _ask_ray(), time.time()
+        self._jobs = [self._read(job) for job in jobs]
+        self._at_work = [job for job in self._jobs if job.is_at_work]
+        self._claims = list(self._claims_of(all_of(root)))
+        self._why = self._reasons_of_jobs()
 
     def kinds(self) -> list[_Kind]:
         """What goes and what stays, by kind."""
         full = _Kind("jobs with checkpoints")
-        for job in self._jobs:
-            found = [(attempt, paths) for attempt in job.attempts if (paths := _entries(attempt.checkpoints))]
-            waste = [
-                Waste(
-                    f"checkpoints of {attempt.ray_id} ({', '.join(path.name for path in paths)})", tuple(paths), attempt
-                )
-                for attempt, paths in found
-            ]
-            if waste:
-                full.decide(job.name, [self._why.get(job.name)], waste)
+        for job in (job for job in self._jobs if job.full):
+            full.decide(job.name, self._why.get(job.name), *job.full)
         return [full, self._snapshots(), self._helpers()]
 
     def _read(self, job: JobDir) -> _Job:
         attempts = job.attempts()
+        full = [_checkpoints(attempt, paths) for attempt in attempts if (paths := _entries(attempt.checkpoints))]
+        states = [state for each in full for state in each.states]
         try:
             plan = "\n".join(text for attempt in attempts for text in _texts(attempt.config))
-            is_foreign = not all(self._is_ours(attempt) for attempt in attempts)
+            is_ours = all(self._is_ours(attempt) for attempt in attempts)
+            is_foreign = not is_ours or any(state.st_uid != os.geteuid() for state in states)
+            is_over = all(self._is_over(attempt, is_foreign=is_foreign) for attempt in attempts)
+            files = [file for each in attempts for file in (each.config, each.driver_log, each.state / "ended")]
+            states += [file.stat() for file in files if file.exists()]
         except DAMAGED:  # another user closed it, or a file is cut off or far too long
-            return _Job(job.submission_id, attempts, None, is_foreign=True, is_over=False)
-        try:
-            is_over = all(self._is_over(attempt) for attempt in attempts)
-        except DAMAGED:  # a state of it is cut off
-            is_over = False
-        return _Job(job.submission_id, attempts, plan, is_foreign, is_over)
+            return _Job(job.submission_id, full=full)
+        is_young = any(self._is_young(state.st_mtime) for state in states)
+        return _Job(job.submission_id, plan, is_foreign, is_over, is_young, full)
 
     def _is_ours(self, attempt: JobDir) -> bool:
-        plan, mine = attempt.read_config("resolved.json") or {}, self._mine
-        is_owners = mine.owner is not None and mine.owner.has(plan) and plan.get("cluster") == mine.cluster
-        files = (state for path in _entries(attempt.checkpoints) for state in _states(path))
-        return is_owners and is_mine(attempt.path) and all(state.st_uid == os.geteuid() for state in files)
+        plan, owner = attempt.read_config("resolved.json") or {}, self._args.owner
+        is_owners = owner is not None and owner.has(plan) and plan.get("cluster") == self._args.cluster
+        return is_owners and is_mine(attempt.path)
 
-    def _is_over(self, attempt: JobDir) -> bool:
-        """LOST and NOT_SUBMITTED are also what jobs of other clusters look like, and submissions that are still at work."""
-        judged = status_in_list(attempt, self._known)
-        if judged.status not in (Status.LOST, Status.NOT_SUBMITTED):
-            return judged.status.exit is not None
-        if (attempt.read_config("resolved.json") or {}).get("cluster") != self._mine.cluster:
-            return attempt.read_state("ended") is not None  # only its own Ray knows more
-        written = _written([attempt.config, attempt.driver_log, *_entries(attempt.checkpoints)])
-        return written < self._now - _GRACE
+    def _is_over(self, attempt: JobDir, *, is_foreign: bool) -> bool:
+        """Of another cluster's job, our Ray knows nothing."""
+        with suppress(*DAMAGED):  # a state of it is cut off, or another user closed it
+            if is_foreign:
+                return attempt.read_state("ended") is not None
+            return status_in_list(attempt, self._known).status.exit is not None
+        return False
 
-    def _is_at_work(self, session: Session) -> bool:
-        """Can it still be continued? Until its report is written, or for a week after its last evidence."""
-        try:
-            return not session.is_over and _written([session.path]) > self._now - _SESSION
-        except PermissionError:  # another user closed it
-            return session.path.stat().st_mtime > self._now - _SESSION
+    def _claims_of(self, sessions: Iterable[Session]) -> Iterator[tuple[str | None, str]]:
+        """Of each session that may be continued: its evidence, which names what it needs (None: it may need anything), and the reason."""
+        for session in sessions:
+            written = max((state.st_mtime for state in _states(session.path)), default=0.0)
+            text = None
+            with suppress(OSError):  # another user closed it
+                text = "" if session.is_over else "\n".join(_texts(session.evidence_dir))
+            if written > self._now - _SESSION:
+                yield text, _reason_of(session)
 
-    def _claims_of(self, name: str) -> Iterator[str]:
-        """Why sessions need the job or the code of that name."""
-        return (reason for text, reason in self._claims if text is None or json.dumps(name) in text)
+    def _claim_on(self, name: str) -> str | None:
+        """Why a session needs the job or the code of that name."""
+        return next((reason for text, reason in self._claims if text is None or json.dumps(name) in text), None)
 
-    @cached_property
-    def _why(self) -> dict[str, str]:
+    def _reasons_of_jobs(self) -> dict[str, str]:
         """The reason why a job keeps its checkpoints and its snapshot, by its name; jobs that keep neither are left out."""
-        jobs, keep = self._jobs, self._mine.keep
-        newest = {job.name for job in [job for job in jobs if not job.is_foreign and job.checkpoints][:keep]}
-        running = [job for job in jobs if not job.is_over]
-        readers = {name: job.name for job in running for name in job.names(self._root.jobs) - {job.name}}
-
-        def reasons(job: _Job) -> Iterator[str]:
+        keep = self._args.keep
+        newest = [job for job in self._jobs if not job.is_foreign and job.full][:keep]
+        readers = {name: job.name for job in self._at_work for name in job.names(self._root.jobs) - {job.name}}
+        reasons = {}
+        for job in self._jobs:
             if job.plan is None:
-                yield "cannot be read"
-            if job.is_foreign:
-                yield "of another checkout, cluster or user"
-            if not job.is_over:
-                yield "may still run"
-            if job.name in newest:
-                yield f"the newest, KEEP={keep}"
-            yield from self._claims_of(job.name)
-            if job.name in readers:
-                yield f"the job {readers[job.name]} reads them"
-            ended = (path for attempt in job.attempts for path in attempt.state.glob("ended"))
-            if self._is_young(_written([*job.checkpoints, *ended])):
-                yield _YOUNG
-
-        return {job.name: reason for job in jobs if (reason := next(reasons(job), None))}
+                reasons[job.name] = "cannot be read"
+            elif job.is_foreign:
+                reasons[job.name] = "of another checkout, cluster or user"
+            elif not job.is_over:
+                reasons[job.name] = "may still run"
+            elif job in newest:
+                reasons[job.name] = f"the newest, KEEP={keep}"
+            elif claim := self._claim_on(job.name):
+                reasons[job.name] = claim
+            elif job.name in readers:
+                reasons[job.name] = f"the job {readers[job.name]} reads them"
+            elif job.is_young:
+                reasons[job.name] = _YOUNG
+        return reasons
 
     def _snapshots(self) -> _Kind:
         # The newest jobs keep their snapshot even without checkpoints: 'make retry' needs it.
-        users = [job for number, job in enumerate(self._jobs) if job.name in self._why or number < self._mine.keep]
+        users = [job for number, job in enumerate(self._jobs) if job.name in self._why or number < self._args.keep]
         home = self._root.snapshots
         used = {code: f"the job {job.name} uses it" for job in reversed(users) for code in job.names(home)}
-        kind, known = _Kind("snapshots"), set(snapshot.list_snapshots(self._root))
+        kind, known = _Kind("snapshots"), snapshot.list_snapshots(self._root)
         for path in (path for path in _entries(home) if path.name in known):
-            record = path / snapshot.RECORD_FILE
-            is_named = not {path.name, _source(record)}.isdisjoint(self._mine.named)
-            reasons = (
-                None if is_mine(path) else "another user's",
-                "CODE_ID, CODE_A or CODE_B names it" if is_named else None,
-                used.get(path.name),
-                *self._claims_of(path.name),
-                self._may_use,
-                _YOUNG if self._is_young(record.stat().st_mtime) else None,
-            )
-            kind.decide(path.name, reasons, [Waste(f"snapshot {path.name}", (path,))])
+            is_named = not {path.name, known[path.name]["source"]}.isdisjoint(self._args.named)
+            reason = "CODE_ID, CODE_A or CODE_B names it" if is_named else used.get(path.name)
+            reason = reason or self._claim_on(path.name) or self._stays(path, path.stat().st_mtime)
+            kind.decide(path.name, reason, Waste(f"snapshot {path.name}", [path]))
         return kind
 
     def _helpers(self) -> _Kind:
         kind, homes = _Kind("helper versions"), _helper_homes(self._root)
-        running = [job for job in self._jobs if not job.is_over]
         used = {
-            name: f"the job {job.name} runs from it" for home in homes for job in running for name in job.names(home)
+            name: f"the job {job.name} runs from it"
+            for home in homes
+            for job in self._at_work
+            for name in job.names(home)
         }
+        used[layout.HELPER_DIR.name] = "in use"
         for path in (path for home in homes for path in _entries(home) if _HELPER.fullmatch(path.name)):
-            reasons = (
-                None if is_mine(path) else "another user's",
-                "in use" if path.name == layout.HELPER_DIR.name else None,
-                used.get(path.name),
-                self._may_use,
-                _YOUNG if self._is_young(path.stat().st_ctime) else None,
-            )
-            kind.decide(path.name, reasons, [Waste(f"helper {path.name}", (path,))])
+            reason = used.get(path.name) or self._stays(
+                path, path.stat().st_ctime
+            )  # its times are those of the checkout
+            kind.decide(path.name, reason, Waste(f"helper {path.name}", [path]))
         return kind
+
+    def _stays(self, path: Path, written: float) -> str | None:
+        """Why a snapshot or a version of the helper stays that no plan and no session names."""
+        closed = [job.name for job in self._jobs if job.plan is None]
+        if not is_mine(path):
+            return "another user's"
+        if closed:
+            return f"{first(closed)} cannot be read, and may use it"
+        return _YOUNG if self._is_young(written) else None
 
     def _is_young(self, written: float) -> bool:
         return written > self._now - _GRACE
 
-    @property
-    def _may_use(self) -> str | None:
-        """The reason to keep what no plan names, if there are plans that cannot be read."""
-        closed = [job.name for job in self._jobs if job.plan is None]
-        return f"{first(closed)} cannot be read, and may use it" if closed else None
+
+def _checkpoints(attempt: JobDir, paths: Sequence[Path]) -> Waste:
+    return Waste(f"checkpoints of {attempt.ray_id} ({', '.join(path.name for path in paths)})", paths, attempt)
 
 
-def _texts(config: Path) -> list[str]:
-    """The files of a plan; a job has none if its submitter was killed. Raises OSError and Unreadable."""
-    try:
-        names = sorted(os.listdir(config))  # noqa: PTH208 (raises for a directory that another user closed)
-    except FileNotFoundError:
-        return []
-    return [read_text(config / name) for name in names if not (config / name).is_symlink()]
-
-
-def _needs(session: Session) -> str | None:
-    """The evidence of a session as text, which names each job and code that it needs; None if it may need any, because it cannot be read,
-    or has only begun.
-    """
-    evidence = session.evidence_if_readable()
-    return json.dumps(evidence) if "codes" in evidence.get("begin", {}) else None
+def _texts(folder: Path) -> list[str]:
+    """The files of a folder; a job has no plan if its submitter was killed. Raises OSError."""
+    paths = sorted(folder.iterdir()) if folder.exists() else []
+    return [read_text(path) for path in paths if not path.is_symlink()]
 
 
 def _reason_of(session: Session) -> str:
     name, path = session.path.name, session.path
-    if is_mine(path):
-        cure = f"continue it with 'make verify SESSION={name}', or give it up with 'rm -r {path}'"
-    else:
-        cure = f"ask user {path.stat().st_uid} to continue it, or to give it up with 'rm -r {path}'"
-    return f"the session {name} is not over: {cure}"
-
-
-def _source(record: Path) -> str | None:
-    try:
-        return (read_json(record) or {}).get("source")
-    except Unreadable:
-        return None
+    whose = "" if is_mine(path) else f"ask user {path.stat().st_uid} to "
+    return f"the session {name} is not over: {whose}continue it with 'make verify SESSION={name}', or give it up with 'rm -r {path}'"
 
 
 def _helper_homes(root: SharedRoot) -> list[Path]:
@@ -350,23 +324,18 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _states(path: Path) -> Iterator[os.stat_result]:
-    """The stat of a path and of everything below it; leaves out what another process removes meanwhile."""
-    with suppress(FileNotFoundError):
+    """The state of a path and of everything below it; leaves out what another process removes meanwhile, or another user closed."""
+    with suppress(OSError):
         yield path.lstat()
         if path.is_dir() and not path.is_symlink():
             for each in list(path.iterdir()):
                 yield from _states(each)
 
 
-def _written(paths: Iterable[Path]) -> float:
-    """When one of these paths, or anything below, was last written (seconds); 0 if there is none."""
-    return max((state.st_mtime for path in paths for state in _states(path)), default=0.0)
-
-
-def _ask_ray(api: RayApi) -> Mapping[str, Any] | None:
+def _ask_ray() -> Mapping[str, Any] | None:
     """What Ray says of its jobs; None, and a line that says what follows, if it does not answer."""
     try:
-        return api.jobs()
+        return RayApi(nodes.ADDRESS).jobs()
     except Unreachable as error:
         say.info(f"{error} A job that recorded no end counts as unfinished.")
         return None

@@ -8,6 +8,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -102,19 +103,23 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             "requirements": requirements.declared(directory, metadata),
             "created": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
         }
-        if not os.path.lexists(target):
-            _write_ours(directory, record)
-            _compile(directory, target)
-            _make_read_only(directory)
-            try:
-                directory.rename(target)
-            except OSError:
-                if not os.path.lexists(target):  # else another one has made it meanwhile
-                    raise
-            else:
-                say.changed(f"snapshot {code_id} made from {_described(record)}, {file_count} files at {target}")
-                return record
-        return _keep(root, record)
+        if os.path.lexists(target):
+            return _keep(root, record)
+        _write_ours(directory, record)
+        workers = min(_COMPILERS, 1 + file_count // _FILES_EACH)
+        # The bytecode is bound to its source by hash (PEP 552). What does not compile, such as a template, is left out.
+        compileall.compile_dir(
+            directory / "verl", quiet=2, stripdir=directory, prependdir=target, workers=workers, invalidation_mode=PycInvalidationMode.CHECKED_HASH,
+        )  # fmt: skip
+        _make_read_only(directory)
+        try:
+            directory.rename(target)
+        except OSError:
+            if os.path.lexists(target):  # another one has made it meanwhile
+                return _keep(root, record)
+            raise
+        say.changed(f"snapshot {code_id} made from {_described(record)}, {file_count} files at {target}")
+        return record
     finally:
         artefact.delete(directory)
 
@@ -125,24 +130,24 @@ def find(root: SharedRoot, code_id: str, source: str, revision: str) -> str | No
     Raises BadInput for a code id that cannot be used, and for a snapshot that `need_whole` refuses.
     """
     _directory(root, code_id.replace(TREE, "0" * _TREE_DIGITS))
-    for known in list_snapshots(root) if TREE in code_id else [code_id]:
-        target = root.snapshots / known
-        try:
-            record = _read_record(target)
-        except (OSError, ValueError):  # there is none, another user closed it, or it is damaged
-            continue
+    for known, record in list_snapshots(root).items():
         named = code_id.replace(TREE, record["tree_sha256"][:_TREE_DIGITS])
         if named == known and (record["source"], record["revision"], record["dirty"]) == (source, revision, False):
+            target = root.snapshots / known
             need_whole(target, record, f"{KNOB}={known}")
             say.skip(f"snapshot {known} at {target} (exists, same source)")
             return known
     return None
 
 
-def list_snapshots(root: SharedRoot) -> list[str]:
-    """The code ids that have a snapshot, in order."""
-    records = sorted(root.snapshots.glob(f"*/{RECORD_FILE}"))
-    return [record.parent.name for record in records if ids.NAME.fullmatch(record.parent.name)]
+def list_snapshots(root: SharedRoot) -> dict[str, Record]:
+    """The records of the snapshots that this user can read, by code id and in its order."""
+    found = {}
+    for file in sorted(root.snapshots.glob(f"*/{RECORD_FILE}")):
+        with suppress(OSError, ValueError):  # another user closed it, or it is damaged
+            if ids.NAME.fullmatch(file.parent.name):
+                found[file.parent.name] = _read_record(file.parent)
+    return found
 
 
 def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Record:
@@ -242,19 +247,6 @@ def tree_of(directory: Path) -> tuple[str, int]:
     # NUL ends an entry: it is the one byte that no path can contain.
     text = b"".join(os.fsencode(f"{kind} {name}\0") for name, kind in sorted(entries.items()))
     return hashlib.sha256(text).hexdigest(), len(entries)
-
-
-def _compile(directory: Path, target: Path) -> None:
-    """Give `verl/` in `directory`, which becomes `target`, the bytecode that job processes use but never write.
-
-    It is bound to its source by hash (PEP 552), not by time. What does not compile (a template, or for another Python) is
-    left out: importing it reports the error.
-    """
-    files, hashed = sum(1 for _ in (directory / "verl").rglob("*.py")), PycInvalidationMode.CHECKED_HASH
-    workers, tree = min(_COMPILERS, 1 + files // _FILES_EACH), directory / "verl"
-    compileall.compile_dir(
-        tree, quiet=2, stripdir=directory, prependdir=target, workers=workers, invalidation_mode=hashed
-    )
 
 
 def verl_version(directory: Path) -> str:
