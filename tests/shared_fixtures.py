@@ -17,9 +17,8 @@ from wording import said
 
 from verl_regress import cli
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.cluster import nodes, ray_api
+from verl_regress.cluster import nodes, ray_api, ray_internals
 from verl_regress.jobs import debug
-from verl_regress.session import leaks
 from verl_regress.store import snapshot
 
 HOOKS = hermetic.REPO / "py" / "hooks"
@@ -70,7 +69,7 @@ def no_ray(monkeypatch, unused_address, tmp_path):
     """No Ray where the helper looks for it on a node: nothing answers, and there are no logs. The fixture `ray` adds one."""
     monkeypatch.setattr(nodes, "ADDRESS", unused_address)
     monkeypatch.setattr(debug, "_LOCAL_LOGS", tmp_path / "no-ray-logs")
-    monkeypatch.setattr(leaks, "_NODE_LOGS", tmp_path / "no-ray-logs")
+    monkeypatch.setattr(ray_internals, "ALL_LOGS", tmp_path / "no-ray-logs")
 
 
 @pytest.fixture

@@ -25,10 +25,10 @@ def head_address(evidence):
 
 def test_every_check_passes_on_the_recorded_session_and_says_how_much_it_checked(evidence):
     verdicts = checks.judge(evidence, set())
-    assert len(verdicts) == len(checks.CHECKS) == 7
+    assert len(verdicts) == len(checks.CHECKS) == 6
     assert {verdict.name: verdict.problems for verdict in verdicts} == {check.name: [] for check in checks.CHECKS}
     assert {verdict.name: verdict.checked for verdict in verdicts} == {
-        "placement": "10 jobs", "outputs": "10 jobs", "artefacts": "4 files and folders", "checkpoints": "10 jobs",
+        "placement": "10 jobs", "outputs": "10 jobs", "checkpoints": "10 jobs",
         "further": "2 jobs that continue", "imports": "88 processes", "workloads": "10 jobs",
     }  # fmt: skip
 
@@ -40,7 +40,7 @@ ALL = {f"{case}_{side}" for case in ("ppo", "grpo", "sft", "resume") for side in
 @pytest.mark.parametrize(
     ("only", "runs"),
     [
-        ("placement", B), ("outputs", PAIR), ("artefacts", B), ("checkpoints", B), ("further", {"ppo_b", "resume_b"}),
+        ("placement", B), ("outputs", PAIR), ("checkpoints", B), ("further", {"ppo_b", "resume_b"}),
         ("imports", PAIR), ("workloads", ALL), ("further placement", {"ppo_b", "resume_b"}),
     ],
 )  # fmt: skip
@@ -55,7 +55,7 @@ def test_missing_evidence_never_passes(evidence):
     del evidence["end"]
     assert [verdict for verdict in checks.judge(evidence, set()) if not verdict.passed] == [
         checks.Result(name, CLAIMS[name], "incomplete evidence", ["KeyError: 'end'"])
-        for name in ("placement", "outputs", "artefacts")
+        for name in ("placement", "outputs")
     ]
 
 
@@ -116,9 +116,9 @@ def test_the_reports_show_every_failed_check(evidence, tmp_path):
     ]
     page = (tmp_path / "report.md").read_text()
     assert "## Why jobs failed" not in page
-    assert page.startswith("# 6 of 7 checks passed\n")
+    assert page.startswith("# 5 of 6 checks passed\n")
     assert f"the driver of grpo_a ran on {head_address(evidence)}" in page
-    assert 'tests="7" failures="1"' in (tmp_path / "junit.xml").read_text()
+    assert 'tests="6" failures="1"' in (tmp_path / "junit.xml").read_text()
 
 
 def test_the_reports_say_why_a_job_failed(evidence, tmp_path):

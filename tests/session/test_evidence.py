@@ -3,21 +3,13 @@
 import hashlib
 import json
 import os
-import threading
 import tracemalloc
 
 import pytest
 from shared_fixtures import write
 
-from verl_regress.base.errors import Exit
-from verl_regress.cluster.ray_api import RayApi
-from verl_regress.jobs import watch
 from verl_regress.session import evidence
-from verl_regress.session.driver import Driver, Material
-from verl_regress.session.schedule import Run
-from verl_regress.store import artefact, hashes
-from verl_regress.store.artefact import Source
-from verl_regress.store.sessions import Session
+from verl_regress.store import hashes
 
 
 def sha(content):
@@ -86,33 +78,6 @@ def read(job, *inputs, **more):
     job.write_state("inputs", {"inputs": found})
 
 
-def make(path):
-    """An artefact, as `make prepare` makes it."""
-    return artefact.ensure(path, Source("s", "r"), lambda home: write(home / "weights", "one") and {}, knob="MODEL")
-
-
-def test_what_jobs_read_is_recorded_first_and_compared_with_what_is_there_now(shared, make_job, ray):
-    data, model, own = shared.datasets / "made", shared.models / "made", write(shared.user_code / "x.parquet", "own")
-    for home in (data, model):
-        make(home)
-    session = Session.begin(shared)
-    driver = Driver(shared, RayApi(ray.address), session, Material({}, {}, watch.Deadlines(1, 1, 1, 1), None, False), threading.Lock())  # fmt: skip
-    for name in ("a", "b"):
-        job = make_job(name, ended={"exit_code": 0, "reason": "the trainer ended"})
-        plan = {**json.loads((job.config / "resolved.json").read_text()), "overrides": []}
-        write(job.config / "resolved.json", json.dumps({**plan, "code_path": f"{shared.snapshots}/codeA"}))
-        read(job, ("model.path", model, "m"), ("data.train_files", data / "weights", "d"), ("data.val_files", own, "d"))
-        ray.knows({"submission_id": name, "status": "SUCCEEDED"})
-        driver.record(Run(name, "A", 100, 1), job, Exit.SUCCEEDED)
-        own.write_text("changed before b read it")
-    used = session.read("used")["inputs"]
-    assert used == {f"{model}": hashes.digest(model), f"{data}/weights": sha("one"), f"{own}": sha("own")}
-    assert session.read("job-a_a")["inputs"][str(own)] != session.read("job-b_a")["inputs"][str(own)]
-    assert session.read("job-a_a")["artefacts"]["m"] == session.read("job-b_a")["artefacts"]["m"]
-    now = evidence.contents(shared, used)
-    assert now == {**used, str(own): sha("changed before b read it")}
-
-
 def test_what_a_job_loaded_is_by_content(make_job):
     job = make_job()
     modules = {
@@ -170,7 +135,7 @@ def test_what_verify_hashes_is_never_in_memory_whole(shared):
     del content
     tracemalloc.start()
     try:
-        [content] = evidence.contents(shared, [str(model)]).values()
+        content = hashes.Hashes(shared).content_of(model)
         found = evidence.digest(job)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:

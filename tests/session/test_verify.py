@@ -134,7 +134,7 @@ def test_what_a_session_begins_with(verify, cluster, shared, only, reuse, said):
 
 def test_the_budget_is_what_all_runs_of_the_session_may_take(verify, cluster, shared):
     outcome, words = verify(BUDGET="1", only="")
-    assert words == ["end", "9"]
+    assert words == ["end", "11"]
     assert cluster.submitted == [f"ppo-b-{the_session(shared).path.name}"]
     assert "        BUDGET=1 runs are used up: the verdict is about the runs made so far\n" in outcome.err
 

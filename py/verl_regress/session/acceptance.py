@@ -1,7 +1,6 @@
 """`acceptance begin | watch | report`: does this installation keep its promises? For scripts/lib/acceptance.bash, which makes the steps."""
 
 import argparse
-import io
 import ipaddress
 import os
 import re
@@ -11,9 +10,10 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -23,15 +23,16 @@ from verl_regress.base import processes, say, trust
 from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.files import as_json, now, read_json, write_atomically
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
-from verl_regress.cluster import nodes, ray_api
+from verl_regress.cluster import nodes, ray_api, ray_internals
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, progress
 from verl_regress.secrets import secret_files
-from verl_regress.session import evidence, leaks
+from verl_regress.session import checks, evidence, leaks
+from verl_regress.session.checks import Result
 from verl_regress.store.sessions import new_directory
 
 _CANARY = "ACCEPTANCE_CANARY"  # the secret of the first job (scripts/lib/acceptance.bash)
-_LONGEST = 3600.0  # seconds for which a node waits for the start of a job, and then for its end
+_LONGEST = 7200.0  # seconds for which a node waits for the end of a job
 _LOOK_EVERY = 0.5
 _NOWHERE = ("192.0.2.1", 9)  # an address that no machine has (RFC 5737)
 _LEFT_OUT = "logs, death_cause"  # of a bundle of a job whose secrets are gone (jobs/debug.py)
@@ -96,17 +97,16 @@ def _watch(job: JobDir, cluster: str, secrets: leaks.Written) -> dict[str, Any]:
     end, looks, most = time.monotonic() + _LONGEST, 0, 0
     found, peers = set[str](), set[str]()
     while job.read_state("ended") is None and time.monotonic() < end:
-        has_started = job.read_state("started") is not None
-        if has_started and not looks:
-            end = time.monotonic() + _LONGEST
         count, shown = leaks.in_processes(secrets)
-        looks, most, found = looks + has_started, max(most, count), found | shown
+        looks, most, found = looks + (job.read_state("started") is not None), max(most, count), found | shown
         peers |= processes.peers(processes.ours(cluster))
         time.sleep(_LOOK_EVERY)
-    logs = leaks.in_logs_here(secrets)
-    shown_here = {"looks": looks, "processes": most, "files": logs["files"], "found": sorted(found) + logs["found"]}
+    files = leaks.files_below(ray_internals.ALL_LOGS)
     hosts = {socket.gethostname(), socket.getfqdn(), *processes.addresses()}
-    return {**shown_here, "hosts": sorted(hosts), "peers": sorted(peers), "planted": _plant()}
+    return {
+        "looks": looks, "processes": most, "files": len(files), "found": sorted(found) + leaks.in_files(files, secrets),
+        "hosts": sorted(hosts), "peers": sorted(peers), "planted": _plant(),
+    }  # fmt: skip
 
 
 def _plant() -> list[str]:
@@ -154,6 +154,14 @@ class Done:
         """The jobs of all steps."""
         return [self.job(step) for step in self.steps if self.files.get(f"{step}.job", "").strip()]
 
+    @cached_property
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """What each node showed while the job `sft` ran, with its address; nothing more if it was not searched."""
+        seen = {node["name"]: node for node in evidence.nodes(self.api)}
+        return {
+            name: {**node, **(read_json(self.directory / f"node-{name}.json") or {})} for name, node in seen.items()
+        }
+
 
 class Check(NamedTuple):
     """One promise: the section, its name, the claim, the step that it is about, and what yields problems and returns what was checked."""
@@ -165,29 +173,16 @@ class Check(NamedTuple):
     problems_in: Callable[[Done, str], tuple[list[str], str]]
 
 
-class Result(NamedTuple):
-    """The result of a check: `word` is ok, FAIL or "not run"."""
-
-    check: Check
-    word: str
-    checked: str = ""
-    problems: Sequence[str] = ()
-
-
-def judge(done: Done) -> list[Result]:
-    """The result of every check. A step that did not run, or a job that failed, leaves nothing that further checks could pass."""
-    return [_result(check, done) for check in CHECKS]
-
-
 def _result(check: Check, done: Done) -> Result:
+    """A step that did not run, or a job that failed, leaves nothing that further checks could pass."""
     status = done.steps.get(check.step, (None, 0))[0]
     if status is None or (status != 0 and check.name != check.step):
-        return Result(check, "not run")
+        return Result(check.name, check.claim, "nothing", [], "it was not run")
     try:
         problems, checked = check.problems_in(done, check.step)
     except (RegressError, OSError, KeyError, TypeError, ValueError, tarfile.TarError) as error:
         problems, checked = [f"{type(error).__name__}: {error}"], "incomplete records"
-    return Result(check, "FAIL" if problems else "ok", checked, problems)
+    return Result(check.name, check.claim, checked, problems)
 
 
 def _ended(done: Done, step: str) -> list[str]:
@@ -210,10 +205,10 @@ def _no_leak(done: Done, step: str) -> tuple[list[str], str]:
     """The secret reached every process of the job, and neither it nor Ray's token is anywhere that others read."""
     job, secrets = done.job(step), leaks.written(done.secrets)
     search = leaks.in_outputs(done.root, done.api, done.cluster, done.jobs, secrets)
-    names = [node["name"] for node in evidence.nodes(done.api)]
-    seen = {name: read_json(done.directory / f"node-{name}.json") or {} for name in names}
-    problems = [f"{name} was not searched while the job ran" for name, one in seen.items() if not one.get("looks")]
-    problems += [f"{found} on {name}" for name, one in seen.items() for found in one.get("found", ())]
+    problems = [
+        f"{name} was not searched while the job ran" for name, one in done.nodes.items() if not one.get("looks")
+    ]
+    problems += [f"{found} on {name}" for name, one in done.nodes.items() for found in one.get("found", ())]
     problems += [f"Ray did not answer about {what}" for what in search["unanswered"]]
     problems += search["found"]
     problems += [
@@ -223,13 +218,13 @@ def _no_leak(done: Done, step: str) -> tuple[list[str], str]:
         if any(form in text for form in forms)
     ]
     reports = leaks.reports(job, done.api.job(job.ray_id))
-    problems += [f"the process {one['process']} did not get it" for one in reports if _CANARY not in one["names"]]
-    if not (reports and search["files"] and search["answers"] and seen):
-        problems.append("nothing was searched")
-    files, processes = (sum(one.get(kind, 0) for one in seen.values()) for kind in ("files", "processes"))
+    problems += [f"the process {process} did not get it" for process, names in reports.items() if _CANARY not in names]
+    if not reports:
+        problems.append("no process of the job reported what it got")
+    files, processes = (sum(one.get(kind, 0) for one in done.nodes.values()) for kind in ("files", "processes"))
     return problems, (
-        f"{search['files'] + files} files, {search['answers']} answers of Ray, {processes} processes of {len(seen)} nodes while the job ran; "
-        f"{len(reports)} processes got it"
+        f"{search['files'] + files} files, {search['answers']} answers of Ray, {processes} processes of {len(done.nodes)} nodes while the job "
+        f"ran; {len(reports)} processes got it"
     )
 
 
@@ -241,26 +236,24 @@ def _asked(job: JobDir) -> list[tuple[str, str]]:
 
 def _nothing_left(done: Done, step: str) -> tuple[list[str], str]:
     """No process of the job asked for a host that is no node, and no program of the cluster had a connection to one."""
-    job, inside = done.job(step), {"localhost"}
-    seen = {}
-    for node in evidence.nodes(done.api):
-        seen[node["name"]] = read_json(done.directory / f"node-{node['name']}.json") or {}
-        inside |= {
-            node["address"],
-            node["name"],
-            f"{done.cluster}-{node['name']}",
-            *seen[node["name"]].get("hosts", ()),
-        }
-    asked = [(f"the process {process} asked for", host) for process, host in _asked(job)]
-    asked += [(f"{name} had a connection to", host) for name, one in seen.items() for host in one.get("peers", ())]
+    inside = {"localhost"}
+    for name, node in done.nodes.items():
+        inside |= {node["address"], name, f"{done.cluster}-{name}", *node.get("hosts", ())}
+    asked = [(f"the process {process} asked for", host) for process, host in _asked(done.job(step))]
+    asked += [
+        (f"{name} had a connection to", host) for name, one in done.nodes.items() for host in one.get("peers", ())
+    ]
     problems = [f"{who} {host}" for who, host in asked if not _is_inside(host, inside)]
     planted = ":".join(map(str, _NOWHERE))
     problems += [
         f"on {name} the planted connection to {planted} was not noticed"
-        for name, one in seen.items()
-        if one and planted not in one["planted"]
+        for name, one in done.nodes.items()
+        if planted not in one.get("planted", [planted])
     ]
-    return problems, f"{len(problems)} of {len(asked)} connections left; on {len(seen)} nodes a planted one was noticed"
+    return (
+        problems,
+        f"{len(problems)} of {len(asked)} connections left; on {len(done.nodes)} nodes a planted one was noticed",
+    )
 
 
 def _is_inside(named: str, inside: Collection[str]) -> bool:
@@ -310,8 +303,6 @@ def _directories(done: Done, _step: str) -> tuple[list[str], str]:
     for home in homes:
         for path in (home, *home.rglob("*")):
             entries, found = entries + 1, path.lstat()
-            if found.st_uid != os.geteuid():
-                problems.append(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}")
             if (other := trust.foreign(path, found, ())) is not None:
                 problems.append(f"{path} {other.why}")
             if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
@@ -344,23 +335,17 @@ CHECKS = (
 
 
 def _report(done: Done, where: str) -> int:
-    results, time_now = judge(done), now()
-    words = [result.word for result in results]
-    status = Exit.CHECK_FAILED if "FAIL" in words else Exit.SUCCEEDED
-    text = "\n".join(
-        [
-            f"acceptance  {time_now}, verl-regress {__version__}, profile {where}",
-            *_lines(results),
-            f"{words.count('ok')} checks passed, {words.count('FAIL')} failed, {words.count('not run')} not run (exit status {int(status)})",
-        ]
-    )
+    results, time_now = [_result(check, done) for check in CHECKS], now()
+    status = Exit.CHECK_FAILED if any(result.failed for result in results) else Exit.SUCCEEDED
+    lines = [f"acceptance  {time_now}, verl-regress {__version__}, profile {where}"]
+    for section in dict.fromkeys(check.section for check in CHECKS):
+        of_section = [result for check, result in zip(CHECKS, results, strict=True) if check.section == section]
+        lines += [f"{section}:", *checks.rows(of_section)]
+    text = "\n".join([*lines, f"{checks.summary(results)} (exit status {int(status)})"])
     facts = {
         "time": time_now, "version": __version__, "where": where, "status": int(status), "nodes": evidence.nodes(done.api),
         "packages": [job.read_config("packages.json") for job in done.jobs[:1]],
-        "checks": [
-            {"section": check.section, "name": check.name, "claim": check.claim, "result": word, "checked": checked, "problems": problems}
-            for check, word, checked, problems in results
-        ],
+        "checks": [{"section": check.section, **result.plain} for check, result in zip(CHECKS, results, strict=True)],
     }  # fmt: skip
     hidden = secret_files.redactor(done.root, **done.secrets)
     written = {"report.txt": f"{text}\n", "report.json": as_json(facts)}
@@ -369,35 +354,10 @@ def _report(done: Done, where: str) -> int:
         (done.directory / name).parent.mkdir(exist_ok=True)
         write_atomically(done.directory / name, hidden.text(said))
     archive = done.directory / "acceptance.tar.gz"
+    bundles = (path for job in done.jobs for path in job.debug.glob("*.tar.gz"))
+    content = [*sorted(done.directory.iterdir()), *sorted(bundles)]
     with tarfile.open(archive, "w:gz") as target:
-        for name, path in _to_send(done):
-            content = hidden.text(path.read_text(encoding="utf-8", errors="replace")).encode()
-            member = tarfile.TarInfo(f"acceptance-{done.directory.name}/{name}")
-            member.size, member.mtime = len(content), int(path.stat().st_mtime)
-            target.addfile(member, io.BytesIO(content))
+        for path in content:
+            target.add(path, f"acceptance-{done.directory.name}/{path.name}")
     print(say.shown(f"{text}\nreport: {done.directory}/report.txt, report.json; to send: {archive}"))
     return status
-
-
-def _lines(results: Iterable[Result]) -> Iterator[str]:
-    section = ""
-    for each in results:
-        if each.check.section != section:
-            section = each.check.section
-            yield f"{section}{' (on GPUs, or with --training)' if section == 'training' else ''}:"
-        yield f"{each.word:<7} {each.check.name:<11} {each.check.claim}" + (
-            f" ({each.checked})" if each.checked else ""
-        )
-        yield from (f"                    {problem}" for problem in each.problems[:10])
-
-
-def _to_send(done: Done) -> Iterator[tuple[str, Path]]:
-    """The report and the records of its jobs, without checkpoints and samples, by the name in the archive."""
-    for path in sorted(done.directory.rglob("*")):
-        if path.suffix in (".txt", ".json", ".log"):
-            yield str(path.relative_to(done.directory)), path
-    for job in done.jobs:
-        for part in (job.config, job.state, job.driver_log.parent, job.debug):
-            for path in sorted(part.rglob("*")):
-                if path.is_file() and not path.name.endswith((".tar.gz", ".tmp")):
-                    yield f"jobs/{job.ray_id}/{path.relative_to(job.path)}", path

@@ -3,7 +3,7 @@
 Every check says what it checked and how many; with nothing to check, it fails.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,30 @@ class Result:
     def word(self) -> str:
         """As the reports show it: ok, skip or FAIL."""
         return "ok" if self.passed else "skip" if self.skipped else "FAIL"
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As plain data."""
+        keys = ("name", "claim", "passed", "skipped", "checked", "problems")
+        return {key: getattr(self, key) for key in keys}
+
+
+def rows(found: Sequence[Result]) -> list[str]:
+    """Results as a text table."""
+    width = max((len(check.name) for check in found), default=0)
+    lines = []
+    for check in found:
+        checked = f"not checked: {check.skipped}" if check.skipped else f"checked {check.checked}"
+        lines.append(f"{check.word:<6}  {check.name:<{width}}  {check.claim} ({checked})")
+        lines += [f"{'':<6}  {'':<{width}}  - {problem}" for problem in check.problems]
+    return lines
+
+
+def summary(found: Sequence[Result]) -> str:
+    """How many passed."""
+    skipped = sum(check.skipped is not None for check in found)
+    more = f", {skipped} not checked" if skipped else ""
+    return f"{sum(check.passed for check in found)} of {len(found)} checks passed{more}"
 
 
 def judge(evidence: Evidence, only: set[str]) -> list[Result]:
@@ -144,13 +168,6 @@ def _outputs_kept(evidence: Evidence) -> list[str]:
     after = evidence["end"]["digests"]
     gone = [job for job in before if after.get(job) != before[job]]
     return [f"{job} was {'changed' if job in after else 'removed'} by a later job" for job in gone]
-
-
-def _artefacts_unchanged(evidence: Evidence) -> list[str]:
-    """Since the first job of the session read them."""
-    now, first = evidence["end"]["inputs"], evidence.get("used", {}).get("inputs", {})
-    problems = [] if now else ["no job of the session recorded data or a model that it reads"]
-    return problems + [f"{path} was changed or removed" for path, sha256 in first.items() if now.get(path) != sha256]
 
 
 def _checkpoints(evidence: Evidence) -> list[str]:
@@ -267,7 +284,6 @@ def _continuing(suite: Suite) -> tuple[str, ...] | None:
 CHECKS = (
     Check("placement", "every driver ran on a worker, not on the head", _one, _driver_on_worker, _n_jobs),
     Check("outputs", "every job has its own directory, which no later job changed", _pair, _outputs_kept, _n_jobs),
-    Check("artefacts", "what jobs read is as the first of them read it", _one, _artefacts_unchanged, lambda evidence: f"{len(evidence['end']['inputs'])} files and folders"),
     Check("checkpoints", "checkpoints come every save_freq steps only", _one, _checkpoints, _n_jobs),
     Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further, lambda evidence: f"{len(_continued(evidence))} jobs that continue"),
     Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _pair, _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in own_jobs(evidence).values())} processes"),

@@ -257,8 +257,6 @@ class Driver:
             "image": self.material.image,
             "stalled": end is Exit.STALLED,
         }
-        known = (session.read("used") or {}).get("inputs", {})
-        session.write("used", {"inputs": evidence.read_by(job) | known})  # as the first job that used it
         found = evidence.job(job, self.api)
         if end is Exit.SUCCEEDED:
             more["misused"] = self._misused(run, job, found["steps"])

@@ -10,7 +10,7 @@ from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress, recorded_run
-from verl_regress.store.hashes import Hashes, digest
+from verl_regress.store.hashes import digest
 
 
 def job_digests(root: SharedRoot, names: Iterable[str]) -> dict[str, str]:
@@ -22,21 +22,6 @@ def job_digests(root: SharedRoot, names: Iterable[str]) -> dict[str, str]:
 def inputs(found: JobDir) -> list[dict[str, Any]]:
     """What a job read, as its launcher recorded it: key, path, fact and sha256 of each input."""
     return list((found.read_state("inputs") or {}).get("inputs", []))
-
-
-def read_by(found: JobDir) -> dict[str, str]:
-    """The hash of each input of a job on the shared root, by path, as the check `artefacts` compares them; without checkpoints of other jobs."""
-    return {
-        each["path"]: each["sha256"]
-        for each in inputs(found)
-        if each["fact"] and each["sha256"] and found.root.has(Path(each["path"]))
-    }
-
-
-def contents(root: SharedRoot, paths: Iterable[str]) -> dict[str, str]:
-    """The same for these paths now."""
-    hashes = Hashes(root)
-    return {path: str(hashes.content_of(Path(path))) for path in paths}
 
 
 def loaded(found: JobDir, code_path: Path) -> dict[str, str]:

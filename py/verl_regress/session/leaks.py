@@ -13,12 +13,10 @@ from verl_regress.base import processes
 from verl_regress.base.errors import RegressError
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir, SharedRoot
-from verl_regress.cluster import ray_internals
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.session import evidence
 
 _PIECE = 4 << 20  # bytes of a file in memory
-_NODE_LOGS = ray_internals.ALL_LOGS
 
 # What no output may contain: what it is, and every form in which it may be written.
 Written = Mapping[str, Collection[str]]
@@ -36,7 +34,7 @@ def in_outputs(root: SharedRoot, api: RayApi, cluster: str, jobs: Iterable[JobDi
     """
     attempts = {job.ray_id: job.first.path for job in jobs}
     homes = [*sorted(set(attempts.values())), root.ray_logs(cluster), root.secrets / cluster]
-    files = [path for home in homes for path in _files(home)]
+    files = [path for home in homes for path in files_below(home)]
     answers = _answers(api, attempts)
     return {
         "files": len(files),
@@ -50,12 +48,6 @@ def in_outputs(root: SharedRoot, api: RayApi, cluster: str, jobs: Iterable[JobDi
             if any(form in (answer or "") for form in forms_of_it)
         ],
     }
-
-
-def in_logs_here(secrets: Written) -> dict[str, Any]:
-    """Where a secret occurs in what Ray has written on this node."""
-    files = _files(_NODE_LOGS)
-    return {"files": len(files), "found": in_files(files, secrets)}
 
 
 def in_processes(secrets: Written) -> tuple[int, set[str]]:
@@ -88,17 +80,16 @@ def _is_of_ray(command: str) -> bool:
     return command.startswith("ray::") or Path(command.partition(" ")[0]).name in ("raylet", "gcs_server")
 
 
-def reports(found: JobDir, ray: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Every process of this job that reported what it loaded, and the names of the secrets that it has.
+def reports(found: JobDir, ray: Mapping[str, Any] | None) -> dict[str, list[str]]:
+    """Every process of this job that reported what it loaded, with the names of the secrets that it has.
 
     Ray's supervisor reports as an actor of one of Ray's own jobs: it drops the secrets again (py/hooks/job_secrets.py).
     """
-    known = []
+    known = {}
     for path in sorted(found.reports.glob("identity-*.json")):
         if (read_json(path) or {}).get("job_id") in (None, (ray or {}).get("job_id")):
             process = path.stem.removeprefix("identity-")
-            names = (read_json(found.reports / f"secrets-{process}.json") or {}).get("names", [])
-            known.append({"process": process, "names": names})
+            known[process] = (read_json(found.reports / f"secrets-{process}.json") or {}).get("names", [])
     return known
 
 
@@ -123,7 +114,7 @@ def _answers(api: RayApi, names: Iterable[str]) -> dict[str, str | None]:
     return answers
 
 
-def _files(home: Path) -> list[Path]:
+def files_below(home: Path) -> list[Path]:
     """The files below a directory. Those we cannot read belong to other users, who cannot read a job's secrets either."""
     paths = [Path(directory, name) for directory, _, names in os.walk(home) for name in names]
     return [path for path in paths if path.is_file() and os.access(path, os.R_OK)]

@@ -15,7 +15,7 @@ from verl_regress.base.files import write_atomically
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import packages
 from verl_regress.jobs.progress import shown_value
-from verl_regress.session import code_diff, schedule, suites
+from verl_regress.session import checks, code_diff, schedule, suites
 from verl_regress.session.checks import Result, end_of, seconds
 from verl_regress.session.verdict import decisive_of, judged
 from verl_regress.store import mismatch
@@ -66,9 +66,9 @@ class Outcome:
     def headline(self) -> str:
         """The answer in one sentence."""
         if (failed := self.failed) and self.verdicts:
-            return f"no answer: {', '.join(failed)} failed, so the runs were not what was asked for; {_passed(self.checks)}"
+            return f"no answer: {', '.join(failed)} failed, so the runs were not what was asked for; {checks.summary(self.checks)}"
         if not self.verdicts:
-            return _passed(self.checks)
+            return checks.summary(self.checks)
         worst = verdicts.worst(self.verdicts)
         first, *others = (verdict for verdict in self.verdicts if verdict.word is worst)
         cases = counted(len(self.evidence["begin"]["suite"]["content"]["cases"]), "case")
@@ -100,10 +100,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "verdict": outcome.word or None,
         "cases": json.loads(verdict_text.as_json(outcome.verdicts, outcome.allow))["cases"] if outcome.verdicts else [],
         "passed": bool(outcome.checks) and not outcome.failed,
-        "checks": [
-            {key: getattr(one, key) for key in ("name", "claim", "passed", "skipped", "checked", "problems")}
-            for one in outcome.checks
-        ],
+        "checks": [check.plain for check in outcome.checks],
         "packages": about_packages(evidence),
         "jobs": {
             name: {
@@ -195,29 +192,12 @@ def _code(evidence: Mapping[str, Any]) -> tuple[list[str], str]:
 
 def text(outcome: Outcome) -> list[str]:
     """What `make verify` prints: the checks, then the verdicts, the answer last."""
-    lines = [*table(outcome.checks), *about_packages(outcome.evidence)]
+    lines = [*checks.rows(outcome.checks), checks.summary(outcome.checks), *about_packages(outcome.evidence)]
     if outcome.verdicts:
         lines += ["", *verdict_text.text(outcome.verdicts, outcome.allow).splitlines()]
         if outcome.failed:
             lines[-1] = f"{outcome.headline} (exit status {outcome.status})"  # in the place of a verdict with its own
     return [printable(line) for line in lines]
-
-
-def table(found: Sequence[Result]) -> list[str]:
-    """The checks as a text table, and how many passed."""
-    width = max((len(check.name) for check in found), default=0)
-    rows = []
-    for check in found:
-        checked = f"not checked: {check.skipped}" if check.skipped else f"checked {check.checked}"
-        rows.append(f"{check.word:<6}  {check.name:<{width}}  {check.claim} ({checked})")
-        rows += [f"{'':<6}  {'':<{width}}  - {problem}" for problem in check.problems]
-    return [*rows, _passed(found)]
-
-
-def _passed(found: Sequence[Result]) -> str:
-    skipped = sum(check.skipped is not None for check in found)
-    more = f", {skipped} not checked" if skipped else ""
-    return f"{sum(check.passed for check in found)} of {len(found)} checks passed{more}"
 
 
 def about_packages(evidence: Mapping[str, Any]) -> list[str]:
@@ -265,7 +245,7 @@ def as_markdown(outcome: Outcome) -> str:
         summary = f"<details><summary>{verdict.case}: how it was decided</summary>"
         lines += ["", summary, "", "```", *how, "```", "</details>"]
     lines += [line for about in about_packages(evidence) for line in ("", about)]
-    lines += ["", f"## {_passed(outcome.checks)}", "", "| | check | what was checked |", "| --- | --- | --- |"]
+    lines += ["", f"## {checks.summary(outcome.checks)}", "", "| | check | what was checked |", "| --- | --- | --- |"]
     for check in outcome.checks:
         problems = "".join(f"<br>**{problem}**" for problem in check.problems)
         word = "**FAIL**" if check.failed else check.word
@@ -274,7 +254,7 @@ def as_markdown(outcome: Outcome) -> str:
 
 
 def _jobs(evidence: Mapping[str, Any]) -> list[str]:
-    """Every job, what it read, and why it failed if it did."""
+    """Every job, and why it failed if it did."""
     jobs = jobs_of(evidence)
     page = ["", "## Jobs", "", "| run | submission id | code | steps | seconds |", "| --- | --- | --- | --- | --- |"]
     for name, job in jobs.items():
@@ -282,14 +262,6 @@ def _jobs(evidence: Mapping[str, Any]) -> list[str]:
         page.append(
             f"| {name}{when} | `{job['submission_id']}` | {job['plan']['code_id']} | {len(job['steps'])} | {shown_value(seconds(job), 1, none='-')} |"
         )
-    read: dict[tuple[str, str | None], list[str]] = {}
-    for name, job in jobs.items():
-        for each in (job.get("inputs") or {}).items():
-            read.setdefault(each, []).append(name)
-    if read:
-        page += ["", "## What jobs read", "", "| file or folder | sha256 | runs |", "| --- | --- | --- |"]
-    for (path, sha256), runs in read.items():
-        page.append(f"| `{path}` | {(sha256 or '-')[:16]} | {'all' if len(runs) == len(jobs) else ', '.join(runs)} |")
     failed = {name: end for name, job in jobs.items() if (end := end_of(job))["reason"] is not None}
     if failed:
         page += ["", "## Why jobs failed", ""]

@@ -239,7 +239,6 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Names
     end = {
         "nodes": evidence.nodes(api),
         "digests": evidence.job_digests(root, [job["submission_id"] for job in checks.own_jobs(gathered).values()]),
-        "inputs": evidence.contents(root, gathered.get("used", {}).get("inputs", {})),
     }
     with contextlib.suppress(OSError):  # a full disk must not hide the answer; writing the reports reports it
         session.write("end", end)
