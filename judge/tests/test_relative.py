@@ -123,11 +123,7 @@ def test_other_devices_bring_neither_another_number_nor_another_model(runs, fact
     assert verdict(a, [b], accept=()).word is Word.INCOMPARABLE
 
 
-@pytest.mark.parametrize("text", ["2%", "0", "1", "nan"])
+@pytest.mark.parametrize("text", ["2", "0", "nan"])
 def test_the_limit_is_a_share(text, tmp_path, capsys):
     assert command.main([str(tmp_path), "--against", str(tmp_path), f"--relative={text}"]) == 2
-    said = capsys.readouterr().err
-    assert (
-        said
-        == f"error   --relative={text} is no share between 0 and 1: give the largest error, such as 0.02 for 2 %.\n"
-    )
+    assert f"{text} is no share between 0 and 1, such as 0.02 for 2 %" in capsys.readouterr().err

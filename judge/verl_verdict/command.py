@@ -36,12 +36,12 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="verl-verdict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("a", nargs="+", type=_run, metavar="RUN_A", help="runs of A, the baseline")
-    parser.add_argument("--against", nargs="+", type=_run, required=True, metavar="RUN_B", help="runs of B")
+    parser.add_argument("a", nargs="+", type=Path, metavar="RUN_A", help="runs of A, the baseline")
+    parser.add_argument("--against", nargs="+", type=Path, required=True, metavar="RUN_B", help="runs of B")
     parser.add_argument(
         "--perturbed",
         nargs="+",
-        type=_run,
+        type=Path,
         default=[],
         metavar="RUN",
         help="runs of A with a perturbed last bit: what they do is noise",
@@ -74,21 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(text: str) -> Path:
-    if not text:
-        raise CannotJudge("A RUN is '', which names nothing: give a metrics.jsonl.")
-    return Path(text)
-
-
 def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
-        raise CannotJudge(
-            f"--relative={text} is no share between 0 and 1: give the largest error, such as 0.02 for 2 %."
-        )
+    if not 0 < (share := float(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share between 0 and 1, such as 0.02 for 2 %")
     return share
 
 
@@ -96,8 +84,9 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def main(arguments: Sequence[str], readers: Sequence[Reader] = ()) -> int:
+def main(arguments: Sequence[str] | None = None, readers: Sequence[Reader] = ()) -> int:
     """Print the verdict, or the history; its exit status. `readers` read what is no metrics.jsonl."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         if arguments[:1] == ["history"]:
             _history(_history_parser().parse_args(arguments[1:]), readers)
@@ -155,7 +144,7 @@ def _history_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="verl-verdict history", description=_HISTORY, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="+", type=_run, metavar="RUN", help="the runs, the earliest first")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the runs, the earliest first")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the curves into this file, as HTML")
     return parser
 

@@ -77,17 +77,7 @@ def is_accepted(difference: Difference, accept: Collection[str]) -> bool:
     return difference.name in accept or ("devices" in accept and bool(_OF_DEVICES.fullmatch(difference.name)))
 
 
-def not_accepted(found: list[Difference], accept: Collection[str]) -> list[Difference]:
-    """The differences that the user has not accepted."""
-    return [difference for difference in found if not is_accepted(difference, accept)]
-
-
 def not_compared(a: Run, b: Run) -> list[str]:
     """What should be equal and was not recorded by both."""
     expected = ("profile", "model", "dataset", "devices", "nodes", *RECORDED_BY_SESSIONS)
     return [name for name in expected if name not in a.facts or name not in b.facts]
-
-
-def explaining(found: list[Difference], pattern: str) -> list[Difference]:
-    """The differences of the config that may explain a first difference: both sides have the key, and it matches."""
-    return [each for each in found if each.a is not None and each.b is not None and re.search(pattern, each.name)]

@@ -45,7 +45,7 @@ def at(
 ) -> Diagnosis:
     """The diagnosis of this metric at this step."""
     stage = metrics.stage_of(metric)
-    explaining = tuple(comparable.explaining(list(config), stage.config))
+    explaining = tuple(each for each in config if None not in (each.a, each.b) and re.search(stage.config, each.name))
     return Diagnosis(step, metric, a, b, stage.means, tuple(others), explaining)
 
 

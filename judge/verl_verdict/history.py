@@ -240,7 +240,7 @@ def _trends(points: Sequence[Point], is_exact: bool) -> list[Trend]:
         if is_exact:
             found.append(Trend(name, values, _exact(name, values, differing, decisive.good)))
         else:
-            found.append(Trend(name, values, _sampled(name, values, summary.floor, decisive.good)))
+            found.append(Trend(name, values, _sampled(name, values, summary.decisive.floor_of, decisive.good)))
     took = [(point, seconds) for point in points if (seconds := speed.seconds(point.run)) is not None]
     if took:
         floor = cost.FLOORS[cost.profile_of([point.run for point, _ in took])]

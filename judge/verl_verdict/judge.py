@@ -6,7 +6,6 @@ cannot be judged is never the same.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,7 @@ from verl_verdict import (
     relative,
     sampled,
 )
-from verl_verdict.diagnosis import Diagnosis, listed
+from verl_verdict.diagnosis import Diagnosis, counted, listed
 from verl_verdict.errors import CannotJudge
 from verl_verdict.exact import Comparison, OneSided, Outcome
 from verl_verdict.metrics import Decisive
@@ -45,9 +44,7 @@ class _Case:
     perturbed: tuple[Run, ...]  # those that measure A's noise
     unused: tuple[str, ...]  # why others do not
     blind_from: int | None  # the step from which on their noise hides too much
-    is_measured: bool = (
-        False  # all runs trained on A's rollouts, and A's repeat, which differs, measures what noise is left
-    )
+    is_measured: bool = False  # all runs trained on A's rollouts, and A's repeat measures what noise is left
 
     def says(
         self, word: Word, reason: str, how: str, first: Diagnosis | None = None, pairs_needed: int | None = None
@@ -150,7 +147,7 @@ def _prepare(
     repeats = [each for group in groups if (each := exact.repeats(group)) is not None]
     if repeats and not all(repeats):
         if deterministic:
-            note = f"runs of A with one seed were said to be equal, and are not: {_contradiction(groups)}"
+            note = "runs of A with one seed were said to be equal, and are not"
             base = dataclasses.replace(base, notes=(*base.notes, note))
         deterministic = False
     elif repeats and deterministic is None:
@@ -201,21 +198,6 @@ def _compare(a: Run, b: Run, noise: exact.Noise, at_most: exact.Noise) -> Compar
         return found
     surely = exact.compare(a, b, at_most)
     return surely if surely.outcome is Outcome.DIFFERS else dataclasses.replace(found, outcome=Outcome.GROWS)
-
-
-def _contradiction(groups: Sequence[Sequence[Run]]) -> str:
-    """The first difference between two runs of A with one seed, in groups of which one does not repeat itself."""
-    a, other = next(
-        (runs[0], other) for runs in groups for other in runs[1:] if exact.repeats([runs[0], other]) is False
-    )
-    found = exact.compare(a, other, exact.Noise())
-    if found.first and found.outcome in (Outcome.DIFFERS, Outcome.GROWS):
-        first = found.first
-        values = f"{diagnosis.number(first.a)} in '{a.name}' and {diagnosis.number(first.b)} in '{other.name}'"
-        return f"{first.metric} at step {first.step} is {values}, which have one seed"
-    lacking = exact.one_sided(a, other)[0]
-    when = "" if lacking.step is None else f" at step {lacking.step}"
-    return f"only one of '{a.name}' and '{other.name}', which have one seed, has {lacking.metric}{when}"
 
 
 def _measured(runs_a: Sequence[Run], perturbed: Sequence[Run]) -> tuple[list[tuple[Run, Run]], list[str]]:
@@ -361,7 +343,7 @@ def _with_outliers(known: _Case, found: Sequence[Outlier], verdict: Verdict) -> 
     reason = str(first)
     if not decided:
         needed = next((look - verdict.pairs for look in LOOKS if look > verdict.pairs), None)
-        reason += f": run {_pairs(needed)} more" if needed else ": run B with that seed once more"
+        reason += f": run {counted(needed, 'pair')} more" if needed else ": run B with that seed once more"
     notes = (verdict.reason, *verdict.notes) if is_last else verdict.notes
     return dataclasses.replace(verdict, word=word, reason=reason, first=exactly or at, notes=notes, pairs_needed=needed)
 
@@ -371,9 +353,7 @@ def _never_recorded(known: _Case, chosen: Sequence[Decisive], recorded: Collecti
     lacking = [each.pattern for each in chosen if each.required and not any(map(each.matches, recorded))]
     if not lacking:
         return None
-    nearest = difflib.get_close_matches(lacking[0], sorted(recorded), n=1)
-    meant = f"did you mean {nearest[0]}?" if nearest else "name one that is recorded"
-    reason = f"no run of A or B has {listed(lacking)}, which decides this case: {meant}"
+    reason = f"no run of A or B has {listed(lacking)}, which decides this case: name one that is recorded"
     return dataclasses.replace(known.says(Word.INCONCLUSIVE, reason, "nothing was decided"), pairs=0)
 
 
@@ -381,7 +361,9 @@ def _exact(known: _Case) -> Verdict | None:
     """The verdict if A repeats itself, or nothing differs at all; None if statistics must decide."""
     outcomes = {found.outcome for _, found in known.compared}
     number = known.compared[0][1]
-    how = f"{number.metrics} metrics over {number.steps} steps of {_pairs(len(known.compared))}, value by value"
+    how = (
+        f"{number.metrics} metrics over {number.steps} steps of {counted(len(known.compared), 'pair')}, value by value"
+    )
     if outcomes == {Outcome.IDENTICAL}:
         return _agrees(known, Word.IDENTICAL, "B is bit-equal to A", how)
     if not known.is_exact:
@@ -495,7 +477,7 @@ def _by_statistics(known: _Case) -> Verdict:
     pairs, base = known.pairing.pairs, known.base
     replicates = pairing.replicates(pairs)
     if len(pairs) < LOOKS[0] <= len(replicates) and not base.deterministic:
-        note = f"the runs have {len(pairs)} {'seed' if len(pairs) == 1 else 'seeds'}: the verdict is about no other"
+        note = f"the runs have {counted(len(pairs), 'seed')}: the verdict is about no other"
         pairs = replicates
         base = dataclasses.replace(base, pairs=len(pairs), notes=(*base.notes, note))
     if len(pairs) < LOOKS[0]:
@@ -514,9 +496,5 @@ def _too_few(known: _Case, pairs: int) -> Verdict:
     if known.base.deterministic is None:
         reason = f"B differs from A (first at {first}), and one run of A does not tell what is noise: run A once more with the same seed, or {more}"
     else:
-        reason = f"runs of A with one seed differ, so {_pairs(pairs)} of runs cannot tell noise from a change: {more}"
+        reason = f"runs of A with one seed differ, so {counted(pairs, 'pair')} of runs cannot tell noise from a change: {more}"
     return known.says(Word.INCONCLUSIVE, reason, "too few pairs", first, needed)
-
-
-def _pairs(number: int) -> str:
-    return f"{number} {'pair' if number == 1 else 'pairs'}"

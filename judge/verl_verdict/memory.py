@@ -152,8 +152,6 @@ def unusable(run: Run) -> str | None:
     if run.memory.lacking:
         more = f" and {len(run.memory.lacking) - 1} more" if len(run.memory.lacking) > 1 else ""
         return f"'{run.name}' has no record of the memory of {run.memory.lacking[0]}{more}"
-    if not (peak(run) or 0) > 0:
-        return f"'{run.name}' recorded a memory of 0"
     if ended := _not_ended(run):
         return ended
     if growth(run) is None:

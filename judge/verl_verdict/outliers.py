@@ -79,7 +79,9 @@ def find(
     found = []
     for name in names:
         of_a = [run for run in runs_a if name in run.series]
-        of_b = [run for run in runs_b if name in run.series and not _is_redefined(name, runs_a, run)]
+        of_b = [
+            run for run in runs_b if name in run.series and not metrics.is_redefined(name, runs_a[0].series, run.series)
+        ]
         if of_b:
             other = Decisive(name, int(name.startswith(_MORE_IS_BETTER)))
             outlier = _outlier(name, of_a, of_b, bands.get(name), about.get(name, other))
@@ -87,10 +89,6 @@ def find(
     return sorted(
         found, key=lambda each: (not each.is_in_most, each.side > 0, each.step, metrics.causal_rank(each.metric))
     )
-
-
-def _is_redefined(name: str, runs_a: Sequence[Run], b: Run) -> bool:
-    return metrics.is_redefined(name, runs_a[0].series, b.series)
 
 
 def _outlier(

@@ -46,7 +46,7 @@ def incomparable(
 ) -> Verdict | None:
     """All runs must have been asked for the same on the same nodes."""
     for run in (*runs_a[1:], *runs_b):
-        found = comparable.not_accepted(comparable.facts(runs_a[0], run), accept)
+        found = [each for each in comparable.facts(runs_a[0], run) if not comparable.is_accepted(each, accept)]
         if found:
             more = f" and {len(found) - 3} more" if len(found) > 3 else ""
             listed = "; ".join(map(str, found[:3]))

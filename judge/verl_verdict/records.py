@@ -12,10 +12,9 @@ import hashlib
 import itertools
 import json
 import math
-from collections import Counter
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +82,7 @@ class Run:
     code: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)  # must be equal for A and B; see comparable.py
     config: Mapping[str, str] = field(default_factory=dict)  # verl's resolved config, flat
-    hashes: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of sampled tokens and final weights, if the caller has them
+    hashes: Mapping[str, str] = field(default_factory=dict)  # of sampled tokens and final weights, if known
     packages: Mapping[str, str] = field(default_factory=dict)  # versions by name; empty if not recorded
     memory: Memory = field(default_factory=Memory)  # of its processes; empty if not recorded
     fingerprint: str = ""  # of the record with all its times: two runs never have the same
@@ -170,7 +167,7 @@ def _rows(text: str, origin: str) -> tuple[list[tuple[int, Mapping[str, Any]]], 
     rows: list[tuple[int, Mapping[str, Any]]] = []
     for position, (number, line) in enumerate(lines):
         try:
-            row = json.loads(line, object_pairs_hook=partial(_unique, f"Line {number} of '{origin}'"))
+            row = json.loads(line)
         except (ValueError, RecursionError):
             if position == len(lines) - 1 and position > 0:
                 step = rows[-1][0]
@@ -186,17 +183,6 @@ def _rows(text: str, origin: str) -> tuple[list[tuple[int, Mapping[str, Any]]], 
             )
         rows.append((row["step"], row["data"]))
     return rows, []
-
-
-def _unique(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these pairs. JSON would keep the last value of a key that occurs twice, so that one is dropped."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise CannotJudge(
-            f"{where} has the key {twice[:40]!r} twice, and which value is right is not known: give the metrics.jsonl as verl's file logger wrote it."
-        )
-    return found
 
 
 def _is_step(row: Any) -> bool:
@@ -216,7 +202,7 @@ def _add(series: dict[str, dict[int, float]], step: int, data: Mapping[str, Any]
         if step in values:
             yield Problem(Kind.DUPLICATE, f"{name} was recorded twice for step {step}", step, name)
             continue
-        if value is None or (isinstance(value, int | float) and not _is_finite(value)):
+        if value is None or (isinstance(value, int | float) and not abs(value) <= sys.float_info.max):
             values[step] = value if isinstance(value, float) else math.nan
             yield Problem(Kind.NOT_FINITE, f"{name} is {_shown(value)} at step {step}", step, name)
         elif isinstance(value, bool) or not isinstance(value, int | float):
@@ -226,13 +212,6 @@ def _add(series: dict[str, dict[int, float]], step: int, data: Mapping[str, Any]
             )
         else:
             values[step] = float(value)
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer that no float can hold
-        return False
 
 
 def _shown(value: float | None) -> str:

@@ -42,29 +42,18 @@ def judged(base: Verdict, pairs: Sequence[Pair], limit: float, ignore: Collectio
     found = [each for metric in wanted if (each := error(metric, runs_a, runs_b))]
     lacking = [metric for metric in wanted if metric not in {each.metric for each in found}]
     above = [each for each in found if not each.mean <= limit]
-    if above:
-        word, reason = (
-            Word.CHANGED,
-            f"the mean relative error of {listed([each.metric for each in above])} is above {limit:.2%}",
-        )
-    elif not found or wanted[0] in set(lacking).difference(ignore):
-        word, reason = (
-            Word.INCONCLUSIVE,
-            f"no step of both sides has {listed(lacking)} with a value that is not 0: compare records that have",
-        )
-    else:
-        word, reason = (
-            Word.SAME,
-            f"the mean relative error of {listed([each.metric for each in found])} is at most {limit:.2%}",
-        )
+    word = Word.CHANGED if above else Word.SAME
+    judged = listed([each.metric for each in above or found])
+    reason = f"the mean relative error of {judged} is {'above' if above else 'at most'} {limit:.2%}"
+    if not above and (not found or wanted[0] in set(lacking).difference(ignore)):
+        word = Word.INCONCLUSIVE
+        reason = f"no step of both sides has {listed(lacking)} with a value that is not 0: compare records that have"
     notes = [f"mean relative error: {each}" for each in found]
     if repeated := [pair.a for pair in pairs if len(pair.a) > 1]:
         own = [each for metric in wanted if (each := error(metric, repeated[0][:1], repeated[0][1:]))]
         notes += [f"A against A with the same seed: {each}" for each in own]
-    notes.append(
-        "not compared: all other metrics, the times and what was sampled"
-        + "".join(f", {name} (not in both records, or 0)" for name in lacking)
-    )
+    beside = "".join(f", {name} (not in both records, or 0)" for name in lacking)
+    notes.append(f"not compared: all other metrics, the times and what was sampled{beside}")
     how = f"mean relative error over the steps, {counted(len(pairs), 'pair')} of runs"
     return replace(base, word=word, reason=reason, how=how, notes=(*base.notes, *notes))
 

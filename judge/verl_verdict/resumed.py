@@ -82,11 +82,7 @@ def judge(
     if why_not:
         return _beside(_noted(found, f"not compared with the straight runs: {why_not}"), source)
     off = exact.noise([(each.straight, each.run) for each in a])
-    mine, other, beyond_mine = (
-        _side("A", a, exact.Noise()),
-        _side("B", b, exact.Noise()),
-        _side("B", b, off),
-    )
+    mine, other, beyond_mine = _side("A", a, exact.Noise()), _side("B", b, exact.Noise()), _side("B", b, off)
     found = _noted(found, str(mine), str(other))
     how = f"{mine.steps} of each resumed run against those of its straight run, value by value"
     is_exact = mine.goes_on or _repeats(found, source)

@@ -32,34 +32,27 @@ def case(runs_a: Sequence[Run], b: Run, *, name: str) -> Verdict:
         return dataclasses.replace(base, reason="the runs did not record what they sampled at the first step")
     found = exact.compare(a, other, exact.noise([runs]))
     first, has_same_tokens = diagnosis.diagnose(found, base.config), a.hashes[TOKENS] == other.hashes[TOKENS]
-    says = dataclasses.replace(base, first=first)
+
+    def says(word: Word, reason: str) -> Verdict:
+        shown = None if word in (Word.IDENTICAL, Word.SAME) else first
+        return dataclasses.replace(base, word=word, reason=reason, first=shown)
+
     if worse := sampled.worse_alone(a, other, base.workload, ()):
-        return dataclasses.replace(
-            says, word=Word.REGRESSED, reason=f"the rollout of B disagrees more with the actor: {worse}"
-        )
+        return says(Word.REGRESSED, f"the rollout of B disagrees more with the actor: {worse}")
     if has_same_tokens and found.outcome in (Outcome.IDENTICAL, Outcome.ROUNDING):
         equal = "bit-equal" if found.outcome is Outcome.IDENTICAL else "equal but for rounding"
         word = Word.IDENTICAL if found.outcome is Outcome.IDENTICAL else Word.SAME
-        return dataclasses.replace(
-            base, word=word, reason=f"B samples A's tokens, and all that is known of them is {equal}"
-        )
-    what = (
-        "B samples A's tokens with other log-probs or rewards" if has_same_tokens else "B samples other tokens than A"
-    )
+        return says(word, f"B samples A's tokens, and all that is known of them is {equal}")
+    with_tokens = "A's tokens with other log-probs or rewards"
+    what = f"B samples {with_tokens if has_same_tokens else 'other tokens than A'}"
     if base.deterministic:
-        return dataclasses.replace(says, word=Word.CHANGED, reason=f"{what}, and A's own runs sample the same")
+        return says(Word.CHANGED, f"{what}, and A's own runs sample the same")
     if base.deterministic is None:
-        return dataclasses.replace(says, reason=f"{what}, and one run of A does not tell whether it repeats itself")
+        return says(Word.INCONCLUSIVE, f"{what}, and one run of A does not tell whether it repeats itself")
+    varies = "A samples other tokens in each run, and"
     if _is_within_floors(runs, other):
-        return dataclasses.replace(
-            base,
-            word=Word.SAME,
-            reason="A samples other tokens in each run, and B's lengths, log-probs and scores differ no more than that",
-        )
-    return dataclasses.replace(
-        says,
-        reason="A samples other tokens in each run, and one step does not tell whether B differs more: run REPLAY=0",
-    )
+        return says(Word.SAME, f"{varies} B's lengths, log-probs and scores differ no more than that")
+    return says(Word.INCONCLUSIVE, f"{varies} one step does not tell whether B differs more: run REPLAY=0")
 
 
 def _first_step(run: Run) -> Run:
@@ -94,6 +87,6 @@ def _is_within_floors(runs: Sequence[Run], other: Run) -> bool:
     a, again = runs[:2]
     for summary in sampled.summaries([a, again, other], other.workload, ()):
         mine, own, value = summary.value(a), summary.value(again), summary.value(other)
-        if abs(value - mine) > max(summary.floor(mine), 3 * abs(own - mine)):
+        if abs(value - mine) > max(summary.decisive.floor_of(mine), 3 * abs(own - mine)):
             return False
     return True

@@ -51,10 +51,6 @@ class Summary:
         steps = sorted(run.series[self.metric])
         return steps[-math.ceil(len(steps) / 3)] if self.last_third else steps[0]
 
-    def floor(self, size: float) -> float:
-        """The difference that does not matter, for a metric of this size."""
-        return self.decisive.floor_of(size)
-
 
 def summaries(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> list[Summary]:
     """The summaries of the decisive metrics that all runs have. A metric that was recorded once has one summary.
@@ -87,7 +83,7 @@ def worse_alone(a: Run, b: Run, workload: str, chosen: Sequence[Decisive]) -> st
     for summary in summaries([a, b], workload, chosen):
         decisive = summary.decisive
         mine, other = summary.value(a), summary.value(b)
-        if decisive.path_free and decisive.good * (other - mine) < -summary.floor(mine):
+        if decisive.path_free and decisive.good * (other - mine) < -summary.decisive.floor_of(mine):
             return f"{summary.name} is worse: {diagnosis.both(mine, other)}"
     return None
 
@@ -141,7 +137,7 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
     """What this many pairs show."""
     found = case.found
     sizes = ((a + b) / 2).mean(axis=0)  # of both sides alike, so that exchanging A and B in a pair changes no floor
-    floors = statistics.taken([each.floor(size) for each, size in zip(found, sizes, strict=True)])
+    floors = statistics.taken([each.decisive.floor_of(size) for each, size in zip(found, sizes, strict=True)])
     is_drift = np.array([each.is_drift for each in found])
     look = statistics.look_at(a, b, floors, case.repeats, case.others, is_drift)
     every = [_row(each, a[:, at].mean(), b[:, at].mean(), look, at) for at, each in enumerate(found)]

@@ -64,9 +64,7 @@ class Verdict:
     first: Diagnosis | None = None
     differs: tuple[comparable.Difference, ...] = ()  # what makes it incomparable, or was accepted
     config: tuple[comparable.Difference, ...] = ()  # verl's resolved config
-    files: tuple[
-        str, ...
-    ] = ()  # of verl, loaded by A and B, that differ, the likely cause of the first difference first
+    files: tuple[str, ...] = ()  # of verl, loaded by A and B, that differ, the likely cause first
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     pairs_needed: int | None = None

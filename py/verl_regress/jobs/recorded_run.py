@@ -296,6 +296,6 @@ def _parsed(text: str) -> Any:
 
 
 if __name__ == "__main__":
-    from verl_verdict.__main__ import main
+    from verl_verdict.command import main
 
     sys.exit(main(readers=[JobReader()]))
