@@ -52,6 +52,8 @@ def table() -> str:
 
 def _row(part: str, files: list[str], begins: str) -> str:
     texts = [_text(name) for name in files if re.match(begins, name) and Path(name).suffix in CODE]
+    if not texts:
+        raise SystemExit(f"error   git lists no file of {part}, so the table would be wrong: see 'git status'.")
     return f"| {part} | {len(texts)} | {sum(text.count(chr(10)) for text in texts):,} | {sum(map(len, texts)):,} |"
 
 
