@@ -4,9 +4,9 @@
 #
 #   scripts/02_down.sh
 #
-# Refused while jobs run or wait there (FORCE=1 ends them), and for a cluster of another checkout (ADOPT=1 takes it over).
+# Refused while jobs run or wait there (FORCE=1 ends them), and for a cluster of another checkout.
 #
-# Knobs: CLUSTER_NAME WORKDIR FORCE ADOPT TRANSPORT HOSTS_FILE NODES_FILE SSH_CONFIG
+# Knobs: CLUSTER_NAME WORKDIR FORCE TRANSPORT HOSTS_FILE NODES_FILE SSH_CONFIG
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

@@ -5,6 +5,7 @@ declare -ga KNOB_NAMES=()
 declare -gA KNOB_TYPE=() KNOB_DEFAULT=()
 # Knobs of earlier versions, and what replaces them.
 declare -grA KNOB_GONE=(
+  [ADOPT]='run make down in the checkout that has the cluster'
   [BATCH_ACCOUNT]='use BATCH_OPTIONS=--account=…'
   [BATCH_CPUS]='use BATCH_OPTIONS=--cpus-per-task=…'
   [BATCH_GPUS]='use BATCH_OPTIONS=--gpus-per-node=…'

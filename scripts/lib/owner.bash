@@ -64,26 +64,19 @@ owner::describe() {
 owner::need_own() {
   local other
   other=$(owner::other "$@")
-  [[ -z $other ]] || owner::_refuse "$other"
+  owner::refuse "$other"
 }
 
-# owner::need_own_or_adopt OTHER: the same for an owner that was found before, for commands that may take the cluster over (ADOPT=1).
-owner::need_own_or_adopt() {
-  [[ -n $1 ]] || return 0
-  [[ $ADOPT == 1 ]] || owner::_refuse "$1"
-  log::warn "$(owner::describe "$1"): ADOPT=1 takes it over."
-}
-
-owner::_refuse() {
-  local cure="if that checkout was moved here"
-  [[ $1 != '|'* ]] || cure='if it is yours'
-  cli::die 2 "$(owner::describe "$1"): set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make up ADOPT=1' ${cure}."
+# owner::refuse OTHER: the same for what owner::first_other printed.
+owner::refuse() {
+  [[ -z $1 ]] ||
+    cli::die 2 "$(owner::describe "$1"): set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make down' in that checkout (docs/lifecycle.md says what to do if it was moved)."
 }
 
 owner::_read() {
   OWNER_ID=$(<"${WORKDIR}/id")
   [[ $OWNER_ID =~ ^[0-9a-f]{16}$ ]] ||
-    cli::die 1 "${WORKDIR}/id does not hold the 16 hex digits that 'make up' wrote there: remove it, then run 'make up ADOPT=1'."
+    cli::die 1 "${WORKDIR}/id does not hold the 16 hex digits that 'make up' wrote there: restore it, or remove it and the cluster (docs/lifecycle.md)."
   # shellcheck disable=SC2034  # helper::run takes them
   OWNER_WORDS=("--owner=${OWNER_USER}:${OWNER_ID}" "--owner-workdir=${WORKDIR}")
 }

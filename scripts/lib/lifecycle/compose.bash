@@ -146,14 +146,12 @@ compose::run() {
 # compose::ensure_up: all containers of this cluster run, with the current settings; those beyond WORKERS are removed. Before it
 # changes anything, it finds out which running containers would end, and refuses if jobs would end with them.
 compose::ensure_up() {
-  local other why='' changed remade=() surplus=() missing=() ended=()
-  other=$(compose::owners | owner::first_other)
-  owner::need_own_or_adopt "$other"
-  compose::_compare "$other"
+  local why='' changed remade=() surplus=() missing=() ended=()
+  owner::refuse "$(compose::owners | owner::first_other)"
+  compose::_compare
   output::read_lines changed cluster_knobs::changed containers
-  ((${#remade[@]} + ${#surplus[@]} == 0)) || why=$(compose::_why "$other")
+  ((${#remade[@]} + ${#surplus[@]} == 0)) || why=$(compose::_why)
   ((${#ended[@]} == 0)) || compose::_need_idle "$why"
-  [[ -z $other ]] || compose::_remove_all
   if ((${#remade[@]} + ${#surplus[@]} + ${#missing[@]} > 0)); then
     compose::need_names
     ((${#surplus[@]} == 0)) || docker rm --force "${surplus[@]/#/${CLUSTER_NAME}-}" >/dev/null
@@ -186,7 +184,7 @@ compose::ensure_down() {
     log::skip "nothing has the label ${COMPOSE_LABEL}=${CLUSTER_NAME}"
     return
   fi
-  owner::need_own_or_adopt "$(owner::first_other <<<"$owners")"
+  owner::refuse "$(owner::first_other <<<"$owners")"
   job::need_idle "Taking ${CLUSTER_NAME} down" "wait for them, stop them ('make stop JOB=…')"
   compose::_remove_all
 }
@@ -219,11 +217,10 @@ compose::owners() {
   hosts::docker_all network ls --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
 }
 
-# compose::_compare OTHER: fills its caller's arrays with nodes: those that Compose would recreate (`remade`; also all that belong
-# to OTHER), those beyond WORKERS (`surplus`), those that do not exist or do not run (`missing`), and the running ones of the first
-# two (`ended`). Compose decides by these two labels whether a container is up to date; its own --dry-run takes 1.5 s.
+# compose::_compare: fills its caller's arrays with nodes: those that Compose would recreate (`remade`), those beyond WORKERS (`surplus`),
+# those that do not exist or do not run (`missing`), and the running ones of the first two (`ended`). Compose decides by these two labels whether a container is up to date; its own --dry-run takes 1.5 s.
 compose::_compare() {
-  local other=$1 engine node dir
+  local engine node dir
   local -A found=()
   cli::temp_dir dir
   node::ask "$dir" "$(hosts::engines)" compose::_ask
@@ -250,7 +247,7 @@ compose::_compare_at() {
       continue
     elif [[ ! -v wanted[$node] ]]; then
       surplus+=("$node")
-    elif found[$node]=$status && [[ -n $other || $of != "${wanted[$node]}" ]]; then
+    elif found[$node]=$status && [[ $of != "${wanted[$node]}" ]]; then
       remade+=("$node")
     else
       [[ $status == running ]] || missing+=("$node")
@@ -260,11 +257,9 @@ compose::_compare_at() {
   done <"$1"
 }
 
-# compose::_why OTHER: says why existing containers cannot stay: its caller's `changed` has the knobs.
+# compose::_why: says why existing containers cannot stay: its caller's `changed` has the knobs.
 compose::_why() {
-  if [[ -n $1 ]]; then
-    printf 'ADOPT=1 takes them over\n'
-  elif ((${#changed[@]} > 0)); then
+  if ((${#changed[@]} > 0)); then
     cluster_knobs::describe "${changed[@]}"
   elif ((${#remade[@]} == 0)); then
     printf 'WORKERS is %s from %s\n' "$WORKERS" "${ENV_ORIGIN[WORKERS]}"

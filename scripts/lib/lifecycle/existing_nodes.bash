@@ -88,10 +88,8 @@ nodes::_owner() {
 
 # nodes::ensure_up: every node has this cluster's token, only for its user and outside the shared root, and next to it the owner.
 nodes::ensure_up() {
-  local node states other
-  other=$(owner::other)
-  owner::need_own_or_adopt "$other"
-  [[ -z $other ]] || nodes::_end_ray_of_other
+  local node states
+  owner::need_own
   cli::temp_dir states
   node::ask_all "$states" nodes::_put_token
   for node in $(node::list); do
@@ -116,7 +114,7 @@ nodes::_put_token() {
 # still cleaned up.
 nodes::ensure_down() {
   local node stopped report lost=()
-  owner::need_own_or_adopt "$(owner::other)"
+  owner::need_own
   job::need_idle "Taking ${CLUSTER_NAME} down" "wait for them, stop them ('make stop JOB=…')"
   # Ray takes some seconds to stop, so all nodes are cleaned up at once.
   cli::temp_dir report
@@ -145,20 +143,8 @@ nodes::_release() {
   printf '%s\n' "$stopped"
 }
 
-# nodes::_end_ray_of_other: with ADOPT=1 the nodes are now ours, and a Ray that was started with another token is useless.
-nodes::_end_ray_of_other() {
-  local node stopped counts
-  job::need_idle "Taking ${CLUSTER_NAME} over (ADOPT=1) restarts Ray on every node and" 'let that checkout stop them'
-  cli::temp_dir counts
-  node::ask_all "$counts" cluster::stop_ray
-  for node in $(node::list); do
-    stopped=$(<"${counts}/${node}")
-    ((stopped == 0)) || log::changed "${node}: stopped the Ray of the other checkout (${stopped} processes)"
-  done
-}
-
 nodes::_check_owner() {
-  owner::need_own_or_adopt "$(owner::other)"
+  owner::need_own
   log::ok "the cluster ${CLUSTER_NAME} on these nodes is ours, or not there yet"
 }
 

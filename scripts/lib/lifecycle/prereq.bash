@@ -78,13 +78,11 @@ prereq::shared_root() {
 
 # prereq::names: the containers with our names are ours.
 prereq::names() {
-  local other
   compose::need_names
-  other=$(owner::other)
-  owner::need_own_or_adopt "$other"
+  owner::need_own
   if [[ -z $(nodes::owners) ]]; then
     log::ok "the names ${CLUSTER_NAME}-head, ${CLUSTER_NAME}-worker-<n> are free"
-  elif [[ -z $other ]]; then
+  else
     log::ok "the cluster ${CLUSTER_NAME} is ours (${WORKDIR})"
   fi
 }

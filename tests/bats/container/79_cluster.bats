@@ -47,7 +47,7 @@ THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container
     # shellcheck disable=SC2086  # a target and its knobs
     run other $target
     [[ $status != 0 ]]
-    assert_line "error   ${THEIRS}: set another CLUSTER_NAME \(and DASHBOARD_PORT\), or run 'make up ADOPT=1' if that checkout was moved here\."
+    assert_line "error   ${THEIRS}: set another CLUSTER_NAME \(and DASHBOARD_PORT\), or run 'make down' in that checkout .*"
   done
   [[ $(containers) == "$before" && ! -e ${WORKDIR}/shared/jobs/theirs ]]
 }
