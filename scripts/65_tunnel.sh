@@ -2,11 +2,11 @@
 # 65_tunnel: the ssh command that forwards the dashboard to where you sit, as one line on stdout for each connection. With containers
 # the line is for the machine in front of you, and leads to this host; with TRANSPORT=ssh it is for this host, and leads to the nodes.
 #
-#   scripts/65_tunnel.sh          TUNNEL_VIA=me@bastion JOB=latest scripts/65_tunnel.sh
+#   scripts/65_tunnel.sh          JOB=latest scripts/65_tunnel.sh
 #
 # JOB=<submission id> adds the ports of the breakpoints in which that job waits: 5678 for the first, and the next ones.
 #
-# Knobs: JOB TUNNEL_VIA TUNNEL_PORT DASHBOARD_PORT
+# Knobs: JOB DASHBOARD_PORT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

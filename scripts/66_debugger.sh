@@ -4,7 +4,7 @@
 #
 #   JOB=latest scripts/66_debugger.sh          JSON=1 JOB=latest scripts/66_debugger.sh
 #
-# Knobs: JOB JSON TUNNEL_VIA
+# Knobs: JOB JSON
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

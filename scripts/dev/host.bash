@@ -78,7 +78,7 @@ host::_look_for_stopped_podman() {
   local part
   host::_want docker.io command -v docker
   host::_want podman command -v podman
-  for part in $(engine::list_parts); do host::_want "${part#*:}" engine::has_part "${part%:*}"; done
+  for part in catatonit netavark aardvark-dns; do host::_want "$part" dpkg --status "$part"; done
   if (($(id -u) == 0)); then
     host::_want mmdebstrap command -v mmdebstrap
   else

@@ -142,13 +142,6 @@ cluster::tell_unused_knobs() {
 # cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.
 cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT"; }
 
-# cluster::is_ray_running NODE: a part of this cluster's Ray runs there, or starts; a host that we did not create may run another Ray.
-cluster::is_ray_running() {
-  local running
-  running=$(cluster::_running "$1")
-  [[ -n $running ]]
-}
-
 # cluster::_running NODE: the parts of this cluster's Ray that run there, " gcs_server raylet … " with a space at either end, and
 # "ray-start" while `ray start` runs; empty if nothing runs.
 cluster::_running() {

@@ -1,8 +1,7 @@
 # job: sending a JobSpec to the helper in the head, and asking about jobs.
 # shellcheck shell=bash
 
-readonly JOB_LARGEST=262144 # bytes of a file that a user writes
-PERTURBED=''                # 1: the job changes the last bit of each gradient; what the environment has is not meant for us
+PERTURBED='' # 1: the job changes the last bit of each gradient; what the environment has is not meant for us
 
 # job::spec_of WORKLOAD: the JobSpec file that this distribution ships for a workload.
 job::spec_of() { printf 'jobspecs/%s.yaml\n' "$1"; }
@@ -157,8 +156,7 @@ job::need_idle() {
     return
   }
   ((${#live[@]} > 0)) || return 0
-  shown=$(printf '%s\n' "${live[@]::5}" | sed 's/^\([^ ]*\) \(.*\)$/\1 (\2)/' | paste -sd, | sed 's/,/, /g')
-  ((${#live[@]} <= 5)) || shown+=" and $((${#live[@]} - 5)) more"
+  shown=$(printf '%s\n' "${live[@]}" | sed 's/^\([^ ]*\) \(.*\)$/\1 (\2)/' | paste -sd, | sed 's/,/, /g')
   [[ $FORCE == 1 ]] || cli::die 2 "$1 would end ${shown}: $2, or end them with FORCE=1."
   log::warn "$1 ends ${shown}: FORCE=1"
 }
@@ -233,17 +231,9 @@ job::_end_leftovers_on() { ! node::is_alive "$1" || helper::run "$1" leftovers "
 # job::deadlines: the four limits of a wait, as a word for the helper.
 job::deadlines() { printf -- '--deadlines=%s,%s,%s,%s\n' "$PENDING_TIMEOUT" "$START_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
 
-# job::need_small WHAT FILE: a megabyte of YAML takes ten seconds to read, and what a user writes has a few kilobytes.
-job::need_small() {
-  local size
-  size=$(stat -Lc %s -- "$2")
-  ((size <= JOB_LARGEST)) || cli::die 2 "$1 has ${size} bytes, and at most ${JOB_LARGEST} are read: is it the right file?"
-}
-
 # job::take FILE WHAT COPY: copies a file that the user wrote, and knows as WHAT.
 job::take() {
   local file=${1/#\~\//${HOME}/} # a suite may name it so
   [[ -f $file && -r $file ]] || cli::die 2 "$2 '$(cli::shown "$1")' is not a readable file: name one that is."
-  job::need_small "$2 '$(cli::shown "$1")'" "$file"
   cp -- "$file" "$3"
 }

@@ -11,20 +11,14 @@ declare -grA KNOB_GONE=(
   [BATCH_GPUS]='use BATCH_OPTIONS=--gpus-per-node=…'
   [BENCH_ROWS]='use make -C maintain bench ARGS=…'
   [DEBUGGER_PORT]='the ports are 5678 and the next ones'
-  [GCS_STORAGE]='Ray keeps its state in memory'
-  [GCS_TIMEOUT]='it is always 600'
-  [IMAGE_PULL_TIMEOUT]='it is always 7200'
-  [IMAGE_VERL_VERSION]='the image always has verl 0.7.1'
   [LEGACY]='use DEBUGGER=1'
   [METRIC]='the verdict on each commit decides'
   [OPEN]='run the line that make tunnel prints'
   [PERTURBED]='make verify makes such runs where it needs them'
-  [PROFILE_TITLE]='the profile is shown by its name'
-  [RAY_UNSET]='it follows from the profile'
   [RELEASES]='use make -C maintain releases ARGS=…'
   [STEP]='the verdict on each commit decides'
-  [STOP_TIMEOUT]='it is always 60'
-  [TEST_TURN]='every run has all tests'
+  [TUNNEL_PORT]='edit the line that make tunnel prints'
+  [TUNNEL_VIA]='name the jump host in the configuration of ssh, or add -J to the line that make tunnel prints'
 )
 
 # knob::read: reads env/defaults.env: each KEY=DEFAULT has its type in the line above it, "#: TYPE". The Makefile reads "#: TYPE, typed".

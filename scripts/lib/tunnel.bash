@@ -5,7 +5,7 @@
 tunnel::list() {
   local -n _listed=$1
   local ports
-  _listed=("$(tunnel::dashboard_port):head:8265")
+  _listed=("${DASHBOARD_PORT}:head:8265")
   env::is_given JOB || return 0
   helper::ensure
   ports=$(helper::run head breakpoints "$JOB" --ports)
@@ -20,11 +20,6 @@ tunnel::of_ports() {
     _forwards+=("${local_port}:${node}:${port}")
     local_port=$((local_port + 1))
   done <<<"$2"
-}
-
-# tunnel::dashboard_port: the local port that leads to the dashboard.
-tunnel::dashboard_port() {
-  if [[ -n $TUNNEL_PORT ]]; then printf '%s\n' "$TUNNEL_PORT"; else printf '%s\n' "$DASHBOARD_PORT"; fi
 }
 
 # tunnel::as_typed WORD...: the words as a command line that can be typed into a shell.

@@ -20,12 +20,6 @@ venv::is_current() {
   [[ -x ${VENV_DIR}/bin/python && $(cat "${VENV_DIR}/.stamp" 2>/dev/null) == "$(venv::_stamp)" ]]
 }
 
-# venv::is_possible: this machine's python3 can create it.
-venv::is_possible() { python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
-
-# venv::packages: how many packages requirements-dev.lock pins.
-venv::packages() { grep -c '==' "$VENV_LOCK"; }
-
 venv::_stamp() { printf '%s %s\n' "$(sha256sum <"$VENV_LOCK")" "$(python3 --version 2>&1)"; }
 
 # venv::pip LOG ARG...: .venv's pip, silent on the terminal: its output goes to LOG, its errors to stderr.
@@ -41,24 +35,19 @@ venv::script() {
   PYTHONPATH="${REPO_DIR}/py:${REPO_DIR}/judge:${REPO_DIR}/maintain" "${VENV_DIR}/bin/python" "${REPO_DIR}/$1" "${@:2}"
 }
 
-# venv::collected LOG...: how many packages pip has collected, according to LOG.
-venv::collected() { cat -- "$@" 2>/dev/null | grep -cE '^(Collecting|Processing|Requirement already satisfied)' || true; }
-
 # Without a stamp it is incomplete: pip would treat a half-installed package as complete, so it starts again.
 venv::_make() {
   local log
-  venv::is_possible ||
+  python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
     cli::die 1 "${VENV_DIR} cannot be made, because this machine has no python3 (3.10 or newer) with venv and ensurepip: run 'scripts/dev/bootstrap_host.sh'."
   cli::temp_dir log
   [[ ! -L $VENV_DIR ]] || rm -f -- "$VENV_DIR" # another checkout's: python3 would remove what is in it
   [[ -e ${VENV_DIR}/.stamp && $("${VENV_DIR}/bin/python" --version 2>&1) == "$(python3 --version 2>&1)" ]] ||
     log::while "making ${VENV_DIR}" -- python3 -m venv --clear "$VENV_DIR"
   rm -f -- "${VENV_DIR}/.stamp"
-  log::while "installing requirements-dev.lock into ${VENV_DIR}" venv::_so_far "${log}/pip" -- \
+  log::while "installing requirements-dev.lock into ${VENV_DIR}" log::last_line "${log}/pip" -- \
     venv::pip "${log}/pip" install --requirement "$VENV_LOCK" ||
     cli::die 1 "pip could not install requirements-dev.lock into ${VENV_DIR} (its output is above): check the network and this machine's pip configuration."
   venv::_stamp >"${VENV_DIR}/.stamp"
-  log::changed "${VENV_DIR} ($("${VENV_DIR}/bin/python" --version), $(venv::packages) pinned packages)"
+  log::changed "${VENV_DIR} ($("${VENV_DIR}/bin/python" --version), $(grep -c '==' "$VENV_LOCK") pinned packages)"
 }
-
-venv::_so_far() { printf '%d of %d packages fetched' "$(venv::collected "$1")" "$(venv::packages)"; }

@@ -1,7 +1,6 @@
 """What a node says before the helper is there."""
 
 import os
-import socket
 import subprocess
 import sys
 from importlib import invalidate_caches, metadata
@@ -39,14 +38,6 @@ def test_a_python_without_ray(monkeypatch, capsys):
     monkeypatch.setattr(node_probe.sys, "executable", "/opt/python3")
     assert node_probe.main(["ray", "2.54"]) == 1
     assert capsys.readouterr() == ("", "error   /opt/python3 has no package 'ray'.\n")
-
-
-def test_ports_that_are_taken(capsys, unused_address):
-    free = unused_address.rpartition(":")[2]
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        taken = str(server.getsockname()[1])
-        assert node_probe.main(["ports", free, taken]) == 0
-    assert capsys.readouterr().out == f"{taken}\n"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Questions to a node before the helper is there: its release of Ray, which ports are taken, and whether its packages have bytecode.
+"""Questions to a node before the helper is there: its release of Ray, and whether its packages have bytecode.
 
 Scripts send this file to `python3 -` on the node: standard library only.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,16 +25,6 @@ def is_older(version: str, oldest: str) -> bool:
 def _numbers(version: str) -> tuple[int, ...]:
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(number) for number in match.group().split(".")) if match else ()
-
-
-def taken(ports: Sequence[str]) -> list[str]:
-    """Those of `ports` on which something listens."""
-    found = []
-    for port in ports:
-        with socket.socket() as client:
-            if client.connect_ex(("127.0.0.1", int(port))) == 0:
-                found.append(port)
-    return found
 
 
 def without_bytecode() -> dict[Path, list[str]]:
@@ -59,10 +48,9 @@ def compile_all() -> Iterator[Path]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`ray OLDEST` prints Ray's version, and the word "older" if it is; `ports PORT…` prints which of them are taken.
+    """`ray OLDEST` prints Ray's version, and the word "older" if it is.
 
-    `ray` then prints a line for each folder of packages without bytecode: "writable" or "readable", the folder, the large packages there.
-    `compile` prints the same, after "compiled" and the folder for each that it has compiled.
+    Then come lines for the folders of packages without bytecode: "writable" or "readable", the folder, the large packages there. `compile` prints the same, after "compiled" and the folder for each that it has compiled.
     """
     match argv:
         case ["ray", oldest]:
@@ -72,9 +60,6 @@ def main(argv: Sequence[str]) -> int:
                 print(f"error   {sys.executable} has no package 'ray'.", file=sys.stderr)
                 return 1
             print(version, *(["older"] if is_older(version, oldest) else []))
-        case ["ports", *ports]:
-            print(*taken(ports))
-            return 0
         case ["compile"]:
             for folder in compile_all():
                 print("compiled", folder, sep="\t")

@@ -3,8 +3,6 @@
 # shellcheck shell=bash
 
 ENGINE='' # docker or podman, as engine::choose chose; with a DOCKER_HOST of the user's, the engine that CONTAINER_ENGINE names
-# Where the programs are that podman runs (containers.conf(5), helper_binaries_dir and init_path). Only tests set HOST_ROOT.
-readonly ENGINE_PARTS=("${HOST_ROOT:-}"/usr/{local/,}{libexec/podman,lib/podman,bin,sbin})
 
 # engine::choose: sets ENGINE, and DOCKER_HOST if that is podman; once for a script. It fails only if CONTAINER_ENGINE contradicts the
 # cluster that is up: what needs the engine says itself that it does not answer (engine::version).
@@ -95,18 +93,6 @@ engine::need_permission() {
   name=$(id -un 2>/dev/null) || name=$(id -u)
   [[ $said != *'permission denied'* ]] ||
     cli::die 1 "The container engine runs, but ${name} may not use it: run 'sudo usermod -aG docker ${name}' and log in again, or run this as root."
-}
-
-# engine::list_parts: the programs that podman needs in addition, each as PROGRAM:PACKAGE.
-engine::list_parts() {
-  printf '%s\n' catatonit:catatonit netavark:netavark aardvark-dns:aardvark-dns
-  (($(id -u) == 0)) || printf '%s\n' newuidmap:uidmap
-}
-
-engine::has_part() {
-  local directory
-  for directory in "${ENGINE_PARTS[@]}"; do [[ ! -x ${directory}/$1 ]] || return 0; done
-  return 1
 }
 
 # engine::is_rootless: root in a container is the user who runs the engine, and to whom its socket belongs. (podman 4.3 does not say so

@@ -28,9 +28,7 @@ nodes::debugger_host() { printf '127.0.0.1\n'; }
 
 # nodes::dashboard_address: where a browser on this host finds the dashboard: it listens only on the head, so it must be forwarded.
 nodes::dashboard_address() {
-  local port
-  port=$(tunnel::dashboard_port)
-  printf "http://127.0.0.1:%s after '%s'\n" "$port" "$(nodes::_forward_line head "${port}:127.0.0.1:8265")"
+  printf "http://127.0.0.1:%s after '%s'\n" "$DASHBOARD_PORT" "$(nodes::_forward_line head "${DASHBOARD_PORT}:127.0.0.1:8265")"
 }
 
 # nodes::show_forwards FORWARD...: prints a command for this host for each. Nothing on a node listens on the network for us.
@@ -52,8 +50,7 @@ nodes::_forward_line() {
 nodes::ask_dashboard() { node::exec head bash -c "$DASHBOARD_ASK" ask 127.0.0.1 8265 /api/version; }
 
 nodes::check() {
-  prereq::run nodes::need nodes::_check_owner nodes::_check_tools nodes::_check_ray nodes::_check_addresses \
-    nodes::_check_token_place nodes::_check_ports
+  prereq::run nodes::need nodes::_check_owner nodes::_check_tools nodes::_check_ray nodes::_check_addresses nodes::_check_token_place
 }
 
 nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
@@ -208,26 +205,4 @@ nodes::_check_token_place() {
   node::exec head sh -c 'case $RAY_AUTH_TOKEN_PATH in "$1"/*) exit 1 ;; esac' token "$SHARED_ROOT" ||
     cli::die 1 "$(nodes::_token_shown) on the head is on ${SHARED_ROOT} (SHARED_ROOT), where Ray's token must not be: log in as another user, or set another SHARED_ROOT."
   log::ok "Ray's token will not be on ${SHARED_ROOT}"
-}
-
-# Ports that Ray listens on at fixed numbers; if our own Ray runs there, it uses them.
-nodes::_check_ports() {
-  local node taken answers
-  cli::temp_dir answers
-  node::ask_all "$answers" nodes::_taken_port
-  for node in $(node::list); do
-    taken=$(<"${answers}/${node}")
-    [[ -z $taken ]] ||
-      cli::die 1 "Port ${taken} of ${node} ($(nodes::_where "$node")) is in use, but Ray needs it: end the process that listens there (another Ray?), or choose another node (the GCS port is GCS_PORT=${GCS_PORT})."
-  done
-  log::ok "the ports that Ray needs are free, or used by our own Ray"
-}
-
-# nodes::_taken_port NODE: prints one that Ray needs and another process has.
-nodes::_taken_port() {
-  local taken ports=(52365) # Ray's agent on every node
-  ! cluster::is_ray_running "$1" || return 0
-  [[ $1 != head ]] || ports+=("$GCS_PORT" 8265)
-  taken=$(cluster::ask_host "$1" ports "${ports[@]}")
-  printf '%s\n' "${taken%% *}"
 }

@@ -47,8 +47,7 @@ readonly SHARED_QUESTION='
   exec 4<"$1" && said=$(flock --shared --nonblock 4 2>&1) && echo free && exit
   [ -z "$said" ] && echo held || echo "${said##*: }"'
 
-# What a host says about itself. Its own address is where our connection ended; `client` is where it began. /proc/net/tcp has the
-# ports that are listened on (state 0A) as hexadecimal numbers.
+# What a host says about itself. Its own address is where our connection ended; `client` is where it began.
 # shellcheck disable=SC2016  # expanded there
 readonly HOSTS_QUESTIONS='
   set -- "$1" "$2" ${SSH_CONNECTION:-}
@@ -59,7 +58,6 @@ readonly HOSTS_QUESTIONS='
   echo "render $(ls -d /dev/dri/renderD* 2>/dev/null | wc -l)"
   echo "davinci $(ls -d /dev/davinci[0-9]* 2>/dev/null | wc -l)"
   echo "memory $(awk "/^MemAvailable:/ { print int(\$2 / 1048576) }" /proc/meminfo)"
-  echo "ports $(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk "\$4 == \"0A\" { sub(/.*:/, \"\", \$2); print \$2 }" | sort -u | tr "\n" " ")"
   for device in $1; do [ -e "$device" ] || echo "lacks $device"; done
   if [ -n "$2" ]; then
     echo "lock $({ set -- "$2"; '"$SHARED_QUESTION"'; } 2>/dev/null)"
@@ -155,12 +153,10 @@ hosts::check() {
     log::ok "$(hosts::describe "$node"): $(hosts::address "$node"), container engine ${_HOSTS_FACT["${node}:engine"]}, ${_HOSTS_FACT["${node}:memory"]} GiB of memory available"
   done
   for node in $(node::list); do
-    hosts::_check_ports "$node"
     hosts::_check_memory "$node"
     hosts::_check_user "$node"
     [[ $node == head ]] || hosts::_check_gpus "$node"
   done
-  log::ok 'the ports that Ray needs on the hosts are free, or our own'
   if [[ -n ${HOSTS_LOCKED:-} ]]; then
     hosts::_need_lock_seen
   else
@@ -192,17 +188,6 @@ hosts::_need_lock_seen() {
   done
   log::ok "${WORKDIR}/shared is one directory on every host"
   exec {HOSTS_LOCK}>&-
-}
-
-# A running node's own ports are in use.
-hosts::_check_ports() {
-  local port ports=("$GCS_PORT" 8265)
-  [[ $1 == head ]] || ports=(52365) # Ray's agent
-  ! transport::is_listed "$1" || return 0
-  for port in "${ports[@]}"; do
-    [[ " ${_HOSTS_FACT["$1:ports"]} " != *" $(printf '%04X' "$port") "* ]] ||
-      cli::die 1 "Port ${port} of $(hosts::describe "$1") is in use, but Ray needs it on that host's network: end the process that listens there (another Ray?), or choose another host (the GCS port is GCS_PORT=${GCS_PORT})."
-  done
 }
 
 hosts::_check_memory() {

@@ -81,7 +81,6 @@ login::forward() {
   local target=$2 port=$3 spec
   _argv=(ssh -N)
   [[ -z $SSH_CONFIG ]] || _argv+=(-F "$SSH_CONFIG")
-  [[ -z $TUNNEL_VIA ]] || _argv+=(-J "$TUNNEL_VIA")
   [[ -z $port ]] || _argv+=(-p "$port")
   for spec in "${@:4}"; do _argv+=(-L "$spec"); done
   _argv+=("$target")

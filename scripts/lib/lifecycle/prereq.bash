@@ -1,9 +1,6 @@
 # lifecycle/prereq: the checks before a cluster is started. Each check reports what it saw; none changes anything.
 # shellcheck shell=bash
 
-# The directories of the shared root; the helper creates them (py/verl_regress/base/layout.py).
-readonly SHARED_ROOT_DIRECTORIES=(datasets hf jobs outputs ray common/{models,datasets,code} user/code)
-
 readonly PREREQ_DRIVER=580 # the first of NVIDIA's drivers for CUDA 13
 
 PREREQ_WARNINGS=0
@@ -61,19 +58,10 @@ prereq::node_image() {
   fi
 }
 
-# prereq::shared_root: every directory of the shared root exists and is writable for us, or can be created.
+# prereq::shared_root: it has what is needed (docs/shared-root.md), and this user can write there.
 prereq::shared_root() {
-  local shared=${WORKDIR}/shared directory above missing=0
-  for directory in "${SHARED_ROOT_DIRECTORIES[@]/#/${shared}/}"; do
-    above=$directory
-    until [[ -e $above ]]; do above=$(dirname -- "$above"); done
-    [[ -d $above && -w $above && -x $above ]] ||
-      cli::die 1 "User $(id -un 2>/dev/null || true) (uid $(id -u)) cannot write to ${directory}, because ${above} is not a writable directory: fix its mode or owner, or point WORKDIR elsewhere."
-    [[ $above == "$directory" ]] || missing=$((missing + 1))
-  done
-  log::ok "shared root ${shared}: ${#SHARED_ROOT_DIRECTORIES[@]} directories (${missing} to be made)"
-  shared::need "$shared" WORKDIR
-  log::ok "${shared} has locks, links and renames"
+  shared::need "${WORKDIR}/shared" WORKDIR
+  log::ok "${WORKDIR}/shared can be written to, and has locks, links and renames"
 }
 
 # prereq::names: the containers with our names are ours.

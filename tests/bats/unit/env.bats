@@ -4,6 +4,7 @@
 setup() {
   load ../test_helper
   sandbox::make
+  ln -sf "$(real_python)" "${BOX}/bin/python3"
   cat >"${HERE}/scripts/show.sh" <<'SHOW'
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin

@@ -4,6 +4,7 @@
 setup() {
   load ../test_helper
   sandbox::make
+  ln -sf "$(real_python)" "${BOX}/bin/python3"
   # shellcheck disable=SC2016  # expanded when the script runs
   printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' '"$@"' >"${HERE}/scripts/verb.sh"
 }
@@ -90,10 +91,6 @@ TRUSTED_UIDS
 +group
 +1000 group
 -me
-TUNNEL_VIA
-+me@host.example.org:2200
--host:0
---oProxyCommand=x
 NODES_PATH
 +/a/b:/c
 -bin

@@ -46,18 +46,7 @@ check() { sandbox::lines "${@:2}" <<<"$1"; }
   local shared="${BOX}/work dir/shared"
   check prereq::shared_root
   assert_status 0
-  assert_line "ok      shared root ${shared}: 9 directories (9 to be made)"
-  assert_line "ok      ${shared} has locks, links and renames"
-  mkdir -p "${shared}"/{datasets,hf,jobs,outputs,ray,common/{models,datasets,code},user/code}
-  check prereq::shared_root
-  assert_line "ok      shared root ${shared}: 9 directories (0 to be made)"
-  rmdir "${shared}/hf"
-  check prereq::shared_root
-  assert_line "ok      shared root ${shared}: 9 directories (1 to be made)"
-  touch "${shared}/hf"
-  check prereq::shared_root
-  assert_status 1
-  [[ $output == *"error   User "*" cannot write to ${shared}/hf, because ${shared}/hf is not a writable directory: fix its mode or owner, or point WORKDIR elsewhere."* ]] || fail 'wrong sentence'
+  assert_line "ok      ${shared} can be written to, and has locks, links and renames"
 }
 
 @test "SHARED_GROUP by its name is a group of this machine" {
@@ -70,22 +59,6 @@ check() { sandbox::lines "${@:2}" <<<"$1"; }
   assert_line 42001
   check 'nodes::shared_group' SHARED_GROUP=others
   assert_error 2 'SHARED_GROUP=others (from the command line or environment) is not a group of this machine: name one, or give its number.'
-}
-
-@test "the directories that are checked are those that the helper makes" {
-  mapfile -t made < <(cd "$REPO" && python3 -c '
-import pathlib, sys, tempfile
-sys.path.insert(0, "py")
-from verl_regress.base.layout import SharedRoot
-root = pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1]))
-for path in SharedRoot(root).ensure(): print(path.relative_to(root))' "$BATS_TEST_TMPDIR")
-  ((${#made[@]} > 8))
-  run bash -c 'cd "$1" && source scripts/lib/regress.bash && printf "%s\n" "${SHARED_ROOT_DIRECTORIES[@]}"' - "$REPO"
-  for directory in "${lines[@]}"; do [[ " ${made[*]} " == *" ${directory} "* ]] || fail "$directory"; done
-  for directory in "${made[@]}"; do
-    # A directory that contains a checked one, or is inside one, is covered by it.
-    grep -q "^${directory}\(/\|$\)" <<<"$output" || grep -qxF "$(cut -d/ -f1,2 <<<"$directory")" <<<"$output" || fail "$directory"
-  done
 }
 
 @test "a node image that was not built is a warning with its cure, and counted" {

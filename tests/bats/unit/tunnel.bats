@@ -19,13 +19,13 @@ socket() { printf '   0: %s 00000000:0000 %s 00000000:00000000 00:00000000 00000
 # on_ssh [KNOB=VALUE...] ARGV...
 on_ssh() { sandbox::verb TRANSPORT=ssh "$@"; }
 
-@test "over ssh there is a line for each port, with the user's settings and a jump host" {
+@test "over ssh there is a line for each port, with the user's settings" {
   on_ssh nodes::show_forwards 8265:head:8265 5678:worker-0:40001
   assert_status 0
   assert_line 'ssh -N -L 8265:127.0.0.1:8265 me@10.0.0.1'
   assert_line 'ssh -N -p 2222 -L 5678:127.0.0.1:40001 me@10.0.0.2'
-  on_ssh SSH_CONFIG='/my files/config' TUNNEL_VIA=me@bastion:2200 nodes::show_forwards 9000:head:8265
-  assert_line 'ssh -N -F /my\ files/config -J me@bastion:2200 -L 9000:127.0.0.1:8265 me@10.0.0.1'
+  on_ssh SSH_CONFIG='/my files/config' nodes::show_forwards 9000:head:8265
+  assert_line 'ssh -N -F /my\ files/config -L 9000:127.0.0.1:8265 me@10.0.0.1'
 }
 
 @test "make debugger asks the helper once, and prints the page and the forwards" {

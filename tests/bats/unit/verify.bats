@@ -7,6 +7,7 @@ setup() {
   load ../test_helper
   source "${REPO}/scripts/lib/wait.bash"
   sandbox::make
+  ln -sf "$(real_python)" "${BOX}/bin/python3"
   mkdir -p "${BOX}/work dir"
   printf 00000000000000aa >"${BOX}/work dir/id"
   printf "/vr-%s|true|since|10.0.0.1 |vr|00000000000000aa|$(id -un)|${BOX}/work dir\n" head worker-{0..1} >"${BOX}/containers"

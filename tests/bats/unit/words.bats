@@ -5,6 +5,7 @@
 setup() {
   load ../test_helper
   sandbox::make
+  ln -sf "$(real_python)" "${BOX}/bin/python3"
   ln -s "$(command -v make)" "${BOX}/bin/make"
   ln -s "$(command -v printenv)" "${BOX}/bin/printenv"
   stub docker
