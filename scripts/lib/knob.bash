@@ -18,7 +18,7 @@ declare -grA KNOB_GONE=(
   [RELEASES]='use make -C maintain releases ARGS=…'
   [STEP]='the verdict on each commit decides'
   [TUNNEL_PORT]='edit the line that make tunnel prints'
-  [TUNNEL_VIA]='name the jump host in the configuration of ssh, or add -J to the line that make tunnel prints'
+  [TUNNEL_VIA]='add -J HOST to the line that make tunnel prints'
 )
 
 # knob::read: reads env/defaults.env: each KEY=DEFAULT has its type in the line above it, "#: TYPE". The Makefile reads "#: TYPE, typed".

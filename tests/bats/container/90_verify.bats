@@ -31,15 +31,30 @@ is_first_over() { ! kill -0 "$first" 2>/dev/null; }
 
 last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort | tail -n 1; }
 
-@test "the opposite sign of B's advantages, replayed: the trainer regressed at step 1" {
+# interrupts LINE COMMAND...: Ctrl-C when the command has printed LINE.
+interrupts() {
+  source scripts/lib/wait.bash
+  setsid env --default-signal=INT "${@:2}" >"${BATS_TEST_TMPDIR}/first" 2>&1 &
+  first=$!
+  wait::until 600 is_first_over grep -q "$1" "${BATS_TEST_TMPDIR}/first" || fail "$(<"${BATS_TEST_TMPDIR}/first")"
+  kill -INT -- "-${first}"
+  status=0
+  wait "$first" || status=$?
+  ((status == 130)) || fail "interrupted, it ended with ${status}: $(<"${BATS_TEST_TMPDIR}/first")"
+}
+
+@test "the opposite sign of B's advantages, replayed, interrupted: regressed at step 1" {
   copy_of_a planted
   sed -i 's/advantages = verl_F.masked_whiten(advantages, response_mask)$/advantages = -verl_F.masked_whiten(advantages, response_mask)/' \
     "${BATS_FILE_TMPDIR}/planted/verl/trainer/ppo/core_algos.py"
   # One short PPO: suites/rehearsal.yaml takes several minutes.
   printf 'cases:\n  ppo: {workload: ppo, steps: 2, overrides: [trainer.nnodes=1]}\n' >"${BATS_TEST_TMPDIR}/suite.yaml"
-  REPLAY=1 SUITE="${BATS_TEST_TMPDIR}/suite.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/planted" run scripts/60_verify.sh
+  REPLAY=1 SUITE="${BATS_TEST_TMPDIR}/suite.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/planted" interrupts 'step 1 of 2' scripts/60_verify.sh
+  grep -qE ' +this session makes 2 to [0-9]+ runs.*' "${BATS_TEST_TMPDIR}/first"
+  grep -q "the session can be continued: 'make verify SESSION=" "${BATS_TEST_TMPDIR}/first"
+  REPLAY=1 SESSION=latest run scripts/60_verify.sh
   assert_status 9
-  assert_line ' +this session makes 2 to [0-9]+ runs.*'
+  assert_line '==      regression session .*: A is codeA, B is verl-[0-9a-f]{8}'
   assert_line '([0-9]+) of \1 checks passed'
   assert_line 'ppo +regressed: with equal rewards, critic/advantages has the opposite sign in B at step 1: .*'
   assert_line 'first +step 1, critic/advantages/(max|min): A -?[0-9.]+, B -?[0-9.]+'
@@ -63,37 +78,6 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   sampled() { jq -c '[.input, .output]' "${WORKDIR}/shared/jobs/$(jq -r ".jobs.ppo_$1.submission_id" "${session}/report.json")/samples/$2.jsonl" | sort; }
   (($(sampled a 1 | grep -c .) >= 16))
   [[ $(sampled a 1) == "$(sampled b_rollout 1)" && $(sampled a 1) == "$(sampled b 1)" && $(sampled a 2) == "$(sampled b 2)" ]]
-}
-
-@test "a loss of B that is NaN, interrupted: the session goes on, and B is regressed" {
-  copy_of_a nan
-  plant_nan "${BATS_FILE_TMPDIR}/nan"
-  printf 'cases:\n  loss: {workload: sft, steps: 10}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
-  source scripts/lib/wait.bash
-  SUITE="${BATS_TEST_TMPDIR}/small.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/nan" setsid env --default-signal=INT scripts/60_verify.sh >"${BATS_TEST_TMPDIR}/first" 2>&1 &
-  first=$!
-  wait::until 600 is_first_over grep -q 'step 1 of 10' "${BATS_TEST_TMPDIR}/first" || fail "$(<"${BATS_TEST_TMPDIR}/first")"
-  kill -INT -- "-${first}"
-  status=0
-  wait "$first" || status=$?
-  ((status == 130)) || fail "interrupted, it ended with ${status}: $(<"${BATS_TEST_TMPDIR}/first")"
-  grep -q "the session can be continued: 'make verify SESSION=" "${BATS_TEST_TMPDIR}/first"
-  session=$(last_session)
-  SESSION=latest run scripts/60_verify.sh
-  assert_status 9
-  assert_line 'warning loss-b-.*: [0-9]+ metrics are not finite since step 1'
-  assert_line '==      regression session .*: A is codeA, B is verl-[0-9a-f]{8}'
-  assert_line "loss +regressed: A trains to the end, and in B's .* train/loss is NaN or infinite \(null in the record\) at step 1.*"
-  [[ $(last_session) == "$session" ]]
-  run scripts/58_jobs.sh
-  assert_line 'loss-b-.* SUCCEEDED +1 +10 .* [0-9]+ metrics are not finite since step 1'
-  run scripts/50_status.sh
-  assert_line 'loss-b-.* SUCCEEDED .* [0-9]+ metrics are not finite since step 1'
-  [[ $(jq -r '.jobs.loss_b.submission_id' "${session}/report.json") == "loss-b-${session##*/}" ]]
-  [[ $(container::jobs | grep -c "${session##*/}") == 2 ]]
-  SESSION=${session##*/} run scripts/60_verify.sh
-  assert_status 2
-  assert_line "error   SESSION=${session##*/} \\(${session##*/}\\) is over: read .*/report.md, or leave SESSION empty for a new one."
 }
 
 @test "an SFT loss of B that grows with its micro-batches: regressed, with the factor" {
@@ -120,14 +104,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   done
   [[ -n $(git -C "$history" diff HEAD~1 HEAD -- verl/workers/utils/losses.py) ]]
   printf 'cases:\n  loss: {workload: sft, steps: 2, overrides: [trainer.nnodes=1]}\n' >"${BATS_TEST_TMPDIR}/small.yaml"
-  source scripts/lib/wait.bash
-  VERL_REPO="path:${history}" GOOD=main~2 BAD=main SUITE="${BATS_TEST_TMPDIR}/small.yaml" setsid env --default-signal=INT scripts/62_bisect.sh >"${BATS_TEST_TMPDIR}/first" 2>&1 &
-  first=$!
-  wait::until 600 is_first_over grep -q '==      bisect: ' "${BATS_TEST_TMPDIR}/first" || fail "$(<"${BATS_TEST_TMPDIR}/first")"
-  kill -INT -- "-${first}"
-  status=0
-  wait "$first" || status=$?
-  ((status == 130)) || fail "interrupted, it ended with ${status}: $(<"${BATS_TEST_TMPDIR}/first")"
+  VERL_REPO="path:${history}" GOOD=main~2 BAD=main SUITE="${BATS_TEST_TMPDIR}/small.yaml" interrupts '==      bisect: ' scripts/62_bisect.sh
   grep -q '2 commits change verl/: 2 runs for both ends' "${BATS_TEST_TMPDIR}/first"
   BISECT=latest run scripts/62_bisect.sh
   assert_status 0
@@ -144,17 +121,7 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   grep -q '<svg ' "$(last_session)/report.html"
 }
 
-@test "make acceptance: every check passes, and the file to send hides a secret's value" {
-  OVERRIDES=trainer.nnodes=1 run scripts/67_acceptance.sh
-  assert_status 0
-  assert_line '6 of 10 checks passed, 4 not checked \(exit status 0\)'
-  assert_line "ok      secrets     a secret reached every process .* \(checked [0-9]+ files, 6 answers of Ray, [0-9]+ processes of 3 nodes while the job ran; [2-9] processes got it\)"
-  report=$(find "${WORKDIR}/shared/acceptance" -mindepth 1 -maxdepth 1)
-  [[ $(jq -c '[.checks[] | select(.skipped) | .name]' "${report}/report.json") == '["grpo","ppo","resume","verify"]' ]]
-  tar -xzOf "${report}/acceptance.tar.gz" --wildcards '*-asked.tar.gz' | tar -xzO --wildcards '*/driver.log' | grep -q 'Total training steps: 4'
-}
-
-@test "make acceptance counts and names a host outside that a job connects to" {
+@test "make acceptance names a host outside that a job connects to; all else is kept" {
   copy_of_a egress
   printf '%s\n' 'import socket' 'outside = socket.socket()' 'outside.settimeout(0.2)' 'outside.connect_ex(("192.0.2.1", 80))' \
     >>"${BATS_FILE_TMPDIR}/egress/verl/workers/utils/losses.py"
@@ -163,4 +130,8 @@ last_session() { find "${WORKDIR}/shared/verify" -mindepth 1 -maxdepth 1 | sort 
   assert_status 9
   assert_line ' +the process .* asked for 192\.0\.2\.1:80'
   assert_line '5 of 10 checks passed, 4 not checked \(exit status 9\)'
+  assert_line "ok      secrets     a secret reached every process .* \(checked [0-9]+ files, 6 answers of Ray, [0-9]+ processes of 3 nodes while the job ran; [2-9] processes got it\)"
+  report=$(find "${WORKDIR}/shared/acceptance" -mindepth 1 -maxdepth 1)
+  [[ $(jq -c '[.checks[] | select(.skipped) | .name]' "${report}/report.json") == '["grpo","ppo","resume","verify"]' ]]
+  tar -xzOf "${report}/acceptance.tar.gz" --wildcards '*-asked.tar.gz' | tar -xzO --wildcards '*/driver.log' | grep -q 'Total training steps: 4'
 }
