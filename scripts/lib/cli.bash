@@ -64,7 +64,7 @@ cli::_is_accepted() {
 
 # cli::_refuse_argument ARGUMENT WORDS: does not show the text after a =, because it may be a secret.
 cli::_refuse_argument() {
-  local argument=$1 words=${2% ...} shown nearest='' knob command="scripts/${0##*/}" takes='It takes none'
+  local argument=$1 words=${2% ...} shown nearest='' takes='It takes none'
   shown=$(cli::shown "${argument%%=*}")
   [[ $argument != *=* ]] || shown+='=…'
   shown="'${shown}' is not an argument of ${0##*/}"
@@ -72,14 +72,7 @@ cli::_refuse_argument() {
   [[ $argument == *=* ]] || nearest=$(spelling::nearest "$argument" --help ${words//'['*']'/})
   [[ -z $words ]] || takes="It takes ${words// / or }"
   [[ -z $nearest ]] || cli::die 2 "${shown}: did you mean ${nearest}? ${takes}."
-  # --dry-run, --dryrun, --keep=3 and KEEP=3 probably all mean a knob.
-  knob=${argument%%=*} knob=${knob##-} knob=${knob##-} knob=${knob//-/_}
-  knob::read
-  knob=$(spelling::nearest "$knob" "${KNOB_NAMES[@]}")
-  [[ -n $knob ]] || cli::die 2 "${shown}: ${takes,}, see --help."
-  [[ -e ${REPO_DIR}/${command} ]] || command=$(cd "$REPO_DIR" && { compgen -G "*/${0##*/}" || compgen -G "*/*/${0##*/}"; })
-  [[ ${KNOB_TYPE[$knob]} == boolean ]] && knob+='=1' || knob+='=…'
-  cli::die 2 "${shown}: a knob comes before the command, as in '${knob} ${command}'."
+  cli::die 2 "${shown}: ${takes,}, and knobs come before the command, as in 'WORKERS=3 scripts/${0##*/}'."
 }
 
 # cli::_check_make: the first script that make runs refuses the words that make was given and does not know (see the Makefile), and

@@ -62,7 +62,7 @@ cluster::ensure_head() {
   fi
   # A dead part of Ray is not restarted, and without one of these a head is useless.
   if cluster::_has "$running" "${CLUSTER_HEAD_PARTS[@]}"; then
-    changed=$(cluster_knobs::changed head GCS_PORT)
+    changed=$(cluster_knobs::changed ray GCS_PORT)
     [[ -z $changed ]] ||
       cli::die 2 "$(cluster_knobs::describe "$changed"), and Ray runs with the old port: give ${changed} again, or run 'make down up'."
     log::ok "head: Ray runs, with the GCS on port ${GCS_PORT}"
@@ -71,6 +71,7 @@ cluster::ensure_head() {
   cluster::_need_token_auth
   cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
     --num-cpus=0 --num-gpus=0
+  cluster_knobs::keep ray GCS_PORT OBJECT_STORE_BYTES WORKER_CPUS WORKER_GPUS WORKER_RESOURCES
   log::changed "head: Ray started"
 }
 
@@ -128,15 +129,10 @@ cluster::_list_packages_of() { ! helper::run "$1" list-packages --cluster "$CLUS
 
 # cluster::tell_unused_knobs: a running Ray keeps the values that it was started with.
 cluster::tell_unused_knobs() {
-  local node changed every=() nodes=()
-  for node in $(node::list); do
-    output::read_lines changed cluster_knobs::changed "$node"
-    ((${#changed[@]} > 0)) || continue
-    every+=("${changed[@]}") nodes+=("$node")
-  done
-  ((${#nodes[@]} > 0)) || return 0
-  mapfile -t every < <(printf '%s\n' "${every[@]}" | sort -u)
-  log::warn "$(cluster_knobs::describe "${every[@]}"): Ray runs on ${nodes[*]} and keeps the old value; 'make down up' applies the new one."
+  local changed
+  output::read_lines changed cluster_knobs::changed ray
+  ((${#changed[@]} == 0)) ||
+    log::warn "$(cluster_knobs::describe "${changed[@]}"): Ray runs and keeps the old value; 'make down up' applies the new one."
 }
 
 # cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.
@@ -212,14 +208,6 @@ cluster::_start() {
     VERL_REGRESS_NODE="$node" VERL_REGRESS_OWNER="$OWNER_ID" \
     "${ray[@]}" start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark},owner=${OWNER_ID}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
-  # shellcheck disable=SC2046  # names of knobs, one word each
-  cluster_knobs::keep "$node" $(cluster::_knobs "$node")
-}
-
-# cluster::_knobs NODE: the knobs that `ray start` uses there.
-cluster::_knobs() {
-  printf '%s\n' GCS_PORT OBJECT_STORE_BYTES
-  [[ $1 == head ]] || printf '%s\n' WORKER_CPUS WORKER_GPUS WORKER_RESOURCES
 }
 
 # cluster::_need_token_auth: the Ray of the nodes knows the token; an older one would start without a word, open to its whole network.

@@ -1,5 +1,5 @@
 # cluster_knobs: the knobs that the running cluster was made with. They are often given on one command line and not on the next, so they are
-# kept under ${WORKDIR}/clusters/<cluster>/ until `make down`: "containers" for all containers, and one file for each node's Ray.
+# kept under ${WORKDIR}/clusters/<cluster>/ until `make down`: "containers" for all containers, "ray" for Ray.
 # A value there is one line: a newline in it is a space.
 # shellcheck shell=bash
 

@@ -51,7 +51,7 @@ compose::_render_worker() {
   local devices=() ids=()
   printf '  %s:\n    extends: {file: %s, service: worker}\n    container_name: %s\n    profiles: !reset []\n' \
     "$1" "$(compose::_template)" "${CLUSTER_NAME}-$1"
-  read -r -a devices <<<"${WORKER_DEVICES} $(hosts::devices "$1")"
+  read -r -a devices <<<"$WORKER_DEVICES"
   [[ $PROFILE != npu ]] || IFS=, read -r -a ids <<<"$(compose::_gpus "$1")"
   devices+=("${ids[@]/#//dev/davinci}")
   ((${#devices[@]} == 0)) || printf '    devices: [%s]\n' "$(compose::_joined "${devices[@]}")"
@@ -153,7 +153,6 @@ compose::ensure_up() {
   ((${#remade[@]} + ${#surplus[@]} == 0)) || why=$(compose::_why)
   ((${#ended[@]} == 0)) || compose::_need_idle "$why"
   if ((${#remade[@]} + ${#surplus[@]} + ${#missing[@]} > 0)); then
-    compose::need_names
     ((${#surplus[@]} == 0)) || docker rm --force "${surplus[@]/#/${CLUSTER_NAME}-}" >/dev/null
     compose::_start_all
   fi
@@ -295,15 +294,6 @@ compose::list_at() {
 
 # compose::names: all containers of this engine: NAME, a space, and the cluster that its label names.
 compose::names() { hosts::docker_all ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}"; }
-
-# compose::need_names: no container without our label has one of our names.
-compose::need_names() {
-  local foreign
-  foreign=$(compose::names |
-    awk 'NR == FNR { ours[$1]; next } NF == 1 && $1 in ours { print $1 }' <(node::list | sed "s/^/${CLUSTER_NAME}-/") -)
-  [[ -z $foreign ]] ||
-    cli::die 1 "Containers with our names do not bear our label (${foreign//$'\n'/ }): they are not ours to touch; rename them, or set another CLUSTER_NAME."
-}
 
 # Compose reports every step; only errors are worth a line. Its exit status still decides (pipefail).
 compose::_errors_only() { grep -vE '^ *(Container|Network|Volume) .*(Creating|Created|Starting|Started|Running|Recreate|Recreated|Waiting|Healthy)$' >&2 || true; }

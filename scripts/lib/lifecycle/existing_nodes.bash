@@ -50,7 +50,7 @@ nodes::_forward_line() {
 nodes::ask_dashboard() { node::exec head bash -c "$DASHBOARD_ASK" ask 127.0.0.1 8265 /api/version; }
 
 nodes::check() {
-  prereq::run nodes::need nodes::_check_owner nodes::_check_tools nodes::_check_ray nodes::_check_addresses nodes::_check_token_place
+  prereq::run nodes::need nodes::_check_owner nodes::_check_ray nodes::_check_addresses nodes::_check_token_place
 }
 
 nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
@@ -80,7 +80,7 @@ nodes::_owner() {
   # shellcheck disable=SC2016  # expanded on the node
   ! node::is_alive "$1" || (node::exec "$1" sh -c '
     file=${RAY_AUTH_TOKEN_PATH%.token}.owner
-    if [ -f "$file" ]; then cat "$file"; elif [ -f "$RAY_AUTH_TOKEN_PATH" ]; then echo "||"; fi' owner) || true
+    [ ! -f "$file" ] || cat "$file"' owner) || true
 }
 
 # nodes::ensure_up: every node has this cluster's token, only for its user and outside the shared root, and next to it the owner.
@@ -150,20 +150,6 @@ nodes::_check_reach() {
   log::ok "$(node::list | wc -l) nodes answer: $(node::list | paste -sd' ') (from $(nodes::_source))"
 }
 
-nodes::_check_tools() {
-  local node missing answers
-  cli::temp_dir answers
-  # shellcheck disable=SC2016  # expanded on the node
-  node::ask_all "$answers" node::exec sh -c 'for tool; do command -v "$tool" >/dev/null || echo "$tool"; done' tools \
-    python3 ray tar setsid flock bash grep
-  for node in $(node::list); do
-    missing=$(paste -sd' ' "${answers}/${node}")
-    [[ -z $missing ]] ||
-      cli::die 1 "${node} ($(nodes::_where "$node")) lacks: ${missing}: install them there, or $(nodes::_path_cure their)."
-  done
-  log::ok "every node has python3, ray, tar, setsid, flock, bash and grep"
-}
-
 # Only Ray's token auth protects the nodes from the network: CVE-2025-62593 is fixed in 2.52, CVE-2026-27482 in 2.54.
 nodes::_check_ray() {
   local node version older answers first=''
@@ -182,7 +168,7 @@ nodes::_check_ray() {
 
 nodes::_ask_ray() {
   cluster::ask_host "$1" ray 2.54 ||
-    cli::die 1 "python3 on $1 ($(nodes::_where "$1")) has no Ray (its message is above): $(nodes::_path_cure "the right one's")."
+    cli::die 1 "python3 on $1 ($(nodes::_where "$1")) is missing or has no Ray (the message is above): $(nodes::_path_cure)."
 }
 
 nodes::_check_addresses() {

@@ -6,7 +6,7 @@
 # shellcheck shell=bash
 
 # Of each node, by name.
-declare -gA _HOSTS_WHERE=() _HOSTS_ADDRESS=() _HOSTS_GPUS=() _HOSTS_DEVICES=() _HOSTS_SEEN=()
+declare -gA _HOSTS_WHERE=() _HOSTS_ADDRESS=() _HOSTS_GPUS=() _HOSTS_SEEN=()
 
 hosts::are_several() { [[ -n $HOSTS_FILE ]]; }
 
@@ -41,11 +41,11 @@ hosts::_take_allocation() {
       login::take "$node" "$host"
       host="ssh://${host}"
     fi
-    _HOSTS_WHERE[$node]="${host}, $(allocation::where "$node")" _HOSTS_ADDRESS[$node]='' _HOSTS_GPUS[$node]='' _HOSTS_DEVICES[$node]=''
+    _HOSTS_WHERE[$node]="${host}, $(allocation::where "$node")" _HOSTS_ADDRESS[$node]='' _HOSTS_GPUS[$node]=''
   done
 }
 
-# hosts::_take_line WHERE NAME local|ssh://[USER@]HOST[:PORT] [address=IP] [gpus=IDS] [devices=PATHS]
+# hosts::_take_line WHERE NAME local|ssh://[USER@]HOST[:PORT] [address=IP] [gpus=IDS]
 hosts::_take_line() {
   local where=$1 name=$2 host=${3:-} word
   # shellcheck disable=SC2153  # of scripts/lib/lifecycle/login.bash
@@ -54,7 +54,7 @@ hosts::_take_line() {
   elif [[ $host != local ]]; then
     cli::die 2 "'${host}' (${where}) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port."
   fi
-  _HOSTS_WHERE[$name]="${host}, ${where}" _HOSTS_ADDRESS[$name]='' _HOSTS_GPUS[$name]='' _HOSTS_DEVICES[$name]=''
+  _HOSTS_WHERE[$name]="${host}, ${where}" _HOSTS_ADDRESS[$name]='' _HOSTS_GPUS[$name]=''
   for word in "${@:4}"; do
     case $word in
       address=*)
@@ -63,12 +63,7 @@ hosts::_take_line() {
         _HOSTS_ADDRESS[$name]=${word#*=}
         ;;
       gpus=*) hosts::_take_gpus "$name" "${word#*=}" "$where" ;;
-      devices=*)
-        [[ ${word#*=} =~ ^/dev/[A-Za-z0-9_./-]+(,/dev/[A-Za-z0-9_./-]+)*$ ]] ||
-          cli::die 2 "'${word}' (${where}) is not usable: use paths under /dev, separated by commas, as in devices=/dev/infiniband."
-        _HOSTS_DEVICES[$name]=${word#*=}
-        ;;
-      *) cli::die 2 "'${word}' (${where}) is not a setting of a host: use address=IP (by which the other hosts reach it), gpus=0,1,… or devices=/dev/…." ;;
+      *) cli::die 2 "'${word}' (${where}) is not a setting of a host: use address=IP (by which the other hosts reach it) or gpus=0,1,…." ;;
     esac
   done
 }
@@ -207,9 +202,6 @@ hosts::on() {
 
 # hosts::gpus NODE: the ids, on its host, of its GPUs.
 hosts::gpus() { printf '%s\n' "${_HOSTS_GPUS[$1]:-$(seq -s, 0 "$((GPUS_PER_WORKER - 1))")}"; }
-
-# hosts::devices NODE: device files that it gets apart from WORKER_DEVICES, separated by spaces.
-hosts::devices() { ! hosts::are_several || printf '%s\n' "${_HOSTS_DEVICES[$1]//,/ }"; }
 
 # hosts::dashboard: where a browser finds the dashboard, which listens on the head's own 127.0.0.1 alone.
 hosts::dashboard() {

@@ -47,11 +47,11 @@ readonly SHARED_QUESTION='
   exec 4<"$1" && said=$(flock --shared --nonblock 4 2>&1) && echo free && exit
   [ -z "$said" ] && echo held || echo "${said##*: }"'
 
-# What a host says about itself. Its own address is where our connection ended; `client` is where it began.
+# What a host says about itself. Its own address is where our connection ended.
 # shellcheck disable=SC2016  # expanded there
 readonly HOSTS_QUESTIONS='
   set -- "$1" "$2" ${SSH_CONNECTION:-}
-  echo "reached ${5:-}"; echo "client ${3:-}"
+  echo "reached ${5:-}"
   echo "addresses $(hostname -I 2>/dev/null)"
   echo "user $(id -u)"; echo "home $HOME"
   echo "nvidia $(nvidia-smi -L 2>/dev/null | grep -c "^GPU ")"
@@ -79,7 +79,7 @@ hosts::_ask_all() {
 hosts::_ask() {
   local node=$1 engine
   ! hosts::_is_remote "$node" || hosts::_need_connection "$node"
-  hosts::on "$node" "$HOSTS_QUESTIONS" "${_HOSTS_DEVICES[$node]//,/ }${WORKER_DEVICES:+ ${WORKER_DEVICES}} $(compose::driver | paste -sd' ')" "${HOSTS_LOCKED:-}" </dev/null ||
+  hosts::on "$node" "$HOSTS_QUESTIONS" "${WORKER_DEVICES} $(compose::driver | paste -sd' ')" "${HOSTS_LOCKED:-}" </dev/null ||
     cli::die 8 "The host of $(hosts::describe "$node") was lost while we asked what it has: check the host, then run this again."
   engine=$(hosts::need_engine "$node")
   printf 'engine %s\narch %s\n' "${engine% *}" "${engine#* }"
@@ -95,19 +95,14 @@ hosts::need_engine() {
   rm -f -- "$said"
 }
 
-# hosts::_resolve NODE: its address: address= of its line, or where our connection to it ended. For this machine, where the first of
-# our connections to another host began. In an allocation it is Slurm's.
+# hosts::_resolve NODE: its address: address= of its line, or where our connection to it ended. In an allocation it is Slurm's.
 hosts::_resolve() {
   local node=$1 address=${_HOSTS_ADDRESS[$1]:-} own=" ${_HOSTS_FACT["$1:addresses"]:-} "
   if [[ -n $address ]]; then
     [[ $own == *[0-9a-f]* && $own != *" ${address} "* ]] &&
       cli::die 2 "address=${address} of $(hosts::describe "$node") is not an address of that host, which has:${own% }: $(hosts::_address_cure 'use one of those')."
-  elif hosts::are_allocated; then
-    : # refused below
-  elif hosts::_is_remote "$node"; then
+  elif ! hosts::are_allocated && hosts::_is_remote "$node"; then
     address=${_HOSTS_FACT["${node}:reached"]:-}
-  else
-    address=$(hosts::_client)
   fi
   if [[ -z $address ]] || hosts::_is_loopback "$address"; then
     cli::die 2 "$(hosts::describe "$node") has no address by which the other hosts reach it (found: '${address}'): $(hosts::_address_cure 'add address=IP to its line')."
@@ -117,18 +112,6 @@ hosts::_resolve() {
 
 # hosts::_address_cure OTHERWISE: what to do where an address is wrong: in an allocation Slurm's answer, OTHERWISE with a file of hosts.
 hosts::_address_cure() { if hosts::are_allocated; then allocation::address_cure; else printf '%s\n' "$1"; fi; }
-
-# hosts::_client: this machine's address, as the first other host sees it, if this machine really has it.
-hosts::_client() {
-  local node client
-  for node in $(node::list); do
-    client=${_HOSTS_FACT["${node}:client"]:-}
-    if [[ -n $client && " $(hostname -I 2>/dev/null) " == *" ${client} "* ]]; then
-      printf '%s\n' "$client"
-      return
-    fi
-  done
-}
 
 hosts::_need_other_addresses() {
   local node other
@@ -208,7 +191,7 @@ hosts::_check_user() {
 hosts::_check_gpus() {
   local what='' count=0 ids highest
   [[ ! -v _HOSTS_FACT["$1:lacks"] ]] ||
-    cli::die 1 "$(hosts::describe "$1") has no ${_HOSTS_FACT["$1:lacks"]} (from devices= there, WORKER_DEVICES or the driver): load its driver, or leave it out."
+    cli::die 1 "$(hosts::describe "$1") has no ${_HOSTS_FACT["$1:lacks"]} (from WORKER_DEVICES or the driver): load its driver, or leave it out."
   case $PROFILE in
     gpu) what='NVIDIA GPUs (nvidia-smi -L)' count=${_HOSTS_FACT["$1:nvidia"]} ;;
     rocm) what='GPUs (/dev/dri/renderD*)' count=${_HOSTS_FACT["$1:render"]} ;;

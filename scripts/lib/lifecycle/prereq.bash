@@ -34,8 +34,6 @@ prereq::compose() {
   local version
   version=$(docker compose version --short 2>/dev/null) ||
     cli::die 1 "Compose v2 is missing ('docker compose version' fails): run 'scripts/dev/bootstrap_host.sh --engine'."
-  [[ $version =~ ^v?([2-9]|[1-9][0-9])\. ]] ||
-    cli::die 1 "Compose ${version} is too old ('docker compose version'): version 2 or later is needed."
   log::ok "Compose ${version}"
 }
 
@@ -66,7 +64,6 @@ prereq::shared_root() {
 
 # prereq::names: the containers with our names are ours.
 prereq::names() {
-  compose::need_names
   owner::need_own
   if [[ -z $(nodes::owners) ]]; then
     log::ok "the names ${CLUSTER_NAME}-head, ${CLUSTER_NAME}-worker-<n> are free"
@@ -139,7 +136,6 @@ prereq::gpus() {
       prereq::_worker_devices
       prereq::_driver
       prereq::_enough_gpus 'NPUs (/dev/davinci<n>)' "$(compgen -G "${DEVICE_ROOT:-/dev}/davinci[0-9]*" | wc -l)"
-      prereq::_idle_npus
       ;;
     *) log::ok "no GPU is needed (profile ${PROFILE})" ;;
   esac
@@ -227,18 +223,6 @@ prereq::_driver() {
     [[ -e ${HOST_ROOT:-}${file} ]] ||
       cli::die 1 "${file}, which the workers get (docker-compose.${PROFILE}.yaml), is not on this machine: install the driver in its default place."
   done
-}
-
-# prereq::_idle_npus: no process uses an NPU that a worker is to get, unless our cluster has it. npu-smi lists processes by card and chip,
-# and with -m which <n> of /dev/davinci<n> that is.
-prereq::_idle_npus() {
-  local used
-  used=$({ npu-smi info -m && npu-smi info; } 2>/dev/null | awk -v wanted=",$(compose::all_gpus)," '
-    NF >= 4 && $1 $2 $3 ~ /^[0-9]+$/ { of[$1, $2] = $3 }
-    /Process id/ { processes = 1 }
-    processes && $2 ~ /^[0-9]+$/ && $5 ~ /^[0-9]+$/ && ($2, $3) in of && index(wanted, "," of[$2, $3] ",") { print of[$2, $3], $5; exit }')
-  [[ -z $used || -n $(nodes::owners) ]] ||
-    cli::die 1 "The NPU /dev/davinci${used% *} is in use by the process ${used#* } (npu-smi info): end it, or wait for it, because a worker is to get this NPU."
 }
 
 prereq::_worker_devices() {

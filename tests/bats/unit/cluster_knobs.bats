@@ -17,9 +17,9 @@ verb() {
 }
 
 @test "the knobs are kept for each cluster; make down forgets only this cluster's" {
-  verb SHM_SIZE=3gb OVERRIDES=$'a=1\nb=2' cluster_knobs::keep containers SHM_SIZE TUNNEL_VIA OVERRIDES
+  verb SHM_SIZE=3gb OVERRIDES=$'a=1\nb=2' cluster_knobs::keep containers SHM_SIZE NODES_PATH OVERRIDES
   assert_status 0
-  [[ -z $output && $(<"${KEPT}/containers") == $'SHM_SIZE=3gb\nTUNNEL_VIA=\nOVERRIDES=a=1 b=2' ]]
+  [[ -z $output && $(<"${KEPT}/containers") == $'SHM_SIZE=3gb\nNODES_PATH=\nOVERRIDES=a=1 b=2' ]]
   verb cluster_knobs::keep head GCS_PORT
   verb CLUSTER_NAME=other cluster_knobs::keep head GCS_PORT
   [[ $(ls -A "$KEPT") == $'containers\nhead' && $(<"${KEPT}/head") == GCS_PORT=6379 ]]
@@ -47,7 +47,7 @@ verb() {
 @test "a change is said with both values and where the new one came from" {
   verb text=mine SHM_SIZE=4gb cluster_knobs::describe SHM_SIZE=3gb
   [[ $status == 0 && $output == 'SHM_SIZE was 3gb, is 4gb (from the command line or environment)' ]]
-  verb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' cluster_knobs::describe WORKER_CPUS= SHM_SIZE=3gb 'OVERRIDES=a=1 b=3' TUNNEL_VIA=me@a
+  verb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' cluster_knobs::describe WORKER_CPUS= SHM_SIZE=3gb 'OVERRIDES=a=1 b=3' NODES_PATH=/a
   [[ $output == 'WORKER_CPUS was empty, is 4 (from the command line or environment); SHM_SIZE was 3gb, is 2gb (from env/defaults.env); '* ]]
-  [[ $output == *'; OVERRIDES was a=1 b=3, is a=1 b=2 (from the command line or environment); TUNNEL_VIA was me@a, is empty (from env/defaults.env)' ]]
+  [[ $output == *'; OVERRIDES was a=1 b=3, is a=1 b=2 (from the command line or environment); NODES_PATH was /a, is empty (from env/defaults.env)' ]]
 }

@@ -29,7 +29,7 @@ on_hosts() { sandbox::verb HOSTS_FILE=env/hosts CLUSTER_NAME=mine MIN_MEMORY_GIB
 hosts() { printf '%s\n' "$@" >"${HERE}/env/hosts"; }
 
 @test "WORKERS follows from the file; comments and empty lines are ignored" {
-  hosts '# mine' '' '  worker-1 ssh://[fd00::3]:2222 address=fd00::3' 'worker-0 ssh://gpu-0 gpus=4,5,6,7 devices=/dev/infiniband' 'head local address=10.0.0.1'
+  hosts '# mine' '' '  worker-1 ssh://[fd00::3]:2222 address=fd00::3' 'worker-0 ssh://gpu-0 gpus=4,5,6,7' 'head local address=10.0.0.1'
   on_hosts node::list
   assert_status 0
   assert_line 'worker-1'
@@ -47,10 +47,9 @@ boss ssh://me@10.0.0.2|'boss' (line 2 of env/hosts) is not a node: use head, wor
 head ssh://me@10.0.0.2|'head' (line 2 of env/hosts) occurs twice: name each node once.
 worker-0 me@10.0.0.2|'me@10.0.0.2' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
 worker-0 ssh://-oProxyCommand=x|'ssh://-oProxyCommand=x' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
-worker-0 ssh://me@10.0.0.2 gpu=0|'gpu=0' (line 2 of env/hosts) is not a setting of a host: use address=IP (by which the other hosts reach it), gpus=0,1,… or devices=/dev/….
+worker-0 ssh://me@10.0.0.2 gpu=0|'gpu=0' (line 2 of env/hosts) is not a setting of a host: use address=IP (by which the other hosts reach it) or gpus=0,1,….
 worker-0 ssh://me@10.0.0.2 gpus=0-3|'gpus=0-3' (line 2 of env/hosts) is not usable: use ids of that host's GPUs, separated by commas, as in gpus=0,1,2,3.
 worker-0 ssh://me@10.0.0.2 gpus=0,1|'gpus=0,1' (line 2 of env/hosts) names 2 GPUs, but GPUS_PER_WORKER=4 (from env/defaults.env): name as many, or set GPUS_PER_WORKER.
-worker-0 ssh://me@10.0.0.2 devices=infiniband|'devices=infiniband' (line 2 of env/hosts) is not usable: use paths under /dev, separated by commas, as in devices=/dev/infiniband.
 worker-0 ssh://me@10.0.0.2 address=gpu-0|'address=gpu-0' (line 2 of env/hosts) is not an IP address: use the one by which the other hosts reach this host.
 worker-1 ssh://me@10.0.0.2|env/hosts (HOSTS_FILE) has no worker-0 but 1 workers: number them from worker-0, without a gap.
 #|env/hosts (HOSTS_FILE) names no worker: give it a line 'worker-0 ssh://user@host'.
@@ -75,7 +74,7 @@ CASES
 @test "an address comes from the line, or from the connection to that host" {
   on_hosts hosts::need
   assert_status 0
-  hosts 'head local' 'worker-0 ssh://me@10.0.0.2' 'worker-1 ssh://me@10.0.0.5 address=10.1.0.5'
+  hosts 'head local address=10.0.0.254' 'worker-0 ssh://me@10.0.0.2' 'worker-1 ssh://me@10.0.0.5 address=10.1.0.5'
   printf '10.0.0.254 10.1.0.5\n' >"${BOX}/own"
   on_hosts eval 'hosts::need; for node in head worker-0 worker-1; do hosts::address "$node"; done'
   assert_status 0
@@ -163,12 +162,11 @@ STUB
 }
 
 @test "each node gets its host's network, its own devices, and that home's token" {
-  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 gpus=4,5,6,7 devices=/dev/infiniband'
+  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 gpus=4,5,6,7'
   on_hosts PROFILE=gpu eval 'hosts::need; compose::render worker-0'
   assert_status 0
   assert_line '    network_mode: host'
   assert_line '    labels: {verl-regress.address: "10.0.0.2"}'
-  assert_line '    devices: [/dev/infiniband]'
   assert_line '    deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ["4", "5", "6", "7"], capabilities: [gpu]}]}}}'
   assert_line "      - {type: bind, source: \"${BOX}/home dir/.verl-regress/mine.token\", target: /run/secrets/ray_token, read_only: true}"
   assert_line '      - "mine-head=10.0.0.1"'
@@ -192,9 +190,8 @@ enough_memory() {
   echo 'runc ' >"${BOX}/runtimes"
   on_hosts PROFILE=gpu hosts::check
   assert_error 1 "The container engine of worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) cannot hand out NVIDIA GPUs (its runtimes are: runc): install the NVIDIA Container Toolkit, run 'nvidia-ctk runtime configure --runtime=docker' and restart the engine."
-  hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 devices=/dev/no-such-device'
-  on_hosts hosts::check
-  assert_error 1 'worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has no /dev/no-such-device (from devices= there, WORKER_DEVICES or the driver): load its driver, or leave it out.'
+  on_hosts WORKER_DEVICES=/dev/no-such-device hosts::check
+  assert_error 1 'worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has no /dev/no-such-device (from WORKER_DEVICES or the driver): load its driver, or leave it out.'
 }
 
 @test "a cluster that was brought up with another HOSTS_FILE is not taken for this one" {
@@ -221,10 +218,10 @@ enough_memory() {
 }
 
 @test "make tunnel leads to each node's host, where the port listens on 127.0.0.1 alone" {
-  on_hosts SSH_CONFIG=/etc/site.conf TUNNEL_VIA=me@bastion nodes::show_forwards 8265:head:8265 5678:worker-0:41234
+  on_hosts SSH_CONFIG=/etc/site.conf nodes::show_forwards 8265:head:8265 5678:worker-0:41234
   assert_status 0
-  assert_line "ssh -N -F /etc/site.conf -J me@bastion -L 8265:127.0.0.1:8265 me@10.0.0.1"
-  assert_line "ssh -N -F /etc/site.conf -J me@bastion -p 2222 -L 5678:127.0.0.1:41234 me@10.0.0.2"
+  assert_line "ssh -N -F /etc/site.conf -L 8265:127.0.0.1:8265 me@10.0.0.1"
+  assert_line "ssh -N -F /etc/site.conf -p 2222 -L 5678:127.0.0.1:41234 me@10.0.0.2"
   on_hosts hosts::dashboard
   assert_line "http://127.0.0.1:8265 after 'ssh -N -L 8265:127.0.0.1:8265 me@10.0.0.1'"
   on_hosts nodes::debugger_host

@@ -63,7 +63,7 @@ CASES
   assert_line 'ok      the cluster mvp11 on these nodes is ours, or not there yet'
   assert_line 'ok      every node has Ray 2.60.0'
   assert_line 'ok      every node has an address of its own: 10.0.0.1 10.0.0.2'
-  assert_line 'ok      6 of 6 checks passed'
+  assert_line 'ok      5 of 5 checks passed'
   refute_text 'error'
   [[ -z $(ls -A "${BATS_TEST_TMPDIR}/shared") ]]
 }
@@ -80,7 +80,7 @@ CASES
 @test "Ray that is missing, too old, or not the same everywhere, is refused" {
   rm -r "${BOX}/site-of-10.0.0.2"
   on_ssh nodes::check
-  assert_error 1 "python3 on worker-0 (me@10.0.0.2, from env/nodes) has no Ray (its message is above): name the right one's directory with path= in env/nodes."
+  assert_error 1 "python3 on worker-0 (me@10.0.0.2, from env/nodes) is missing or has no Ray (the message is above): name the right one's directory with path= in env/nodes."
   fake_ray "${BOX}/site-of-10.0.0.2" 2.60.0
   fake_ray "${BOX}/site-of-10.0.0.1" 2.53.1
   on_ssh nodes::check
@@ -89,12 +89,6 @@ CASES
   fake_ray "${BOX}/site-of-10.0.0.2" 2.54.0
   on_ssh nodes::check
   assert_error 1 'worker-0 has Ray 2.54.0 and head has 2.60.0: install the same version on every node.'
-}
-
-@test "a tool that is missing is named, with the node" {
-  rm "${BOX}/bin/setsid"
-  on_ssh nodes::check
-  assert_error 1 'head (me@10.0.0.1, from env/nodes) lacks: setsid: install them there, or name their directory with path= in env/nodes.'
 }
 
 @test "an address that no other node reaches, or that two nodes share, is refused" {
@@ -169,8 +163,4 @@ as_hosts() {
     assert_error 2 "${theirs}: ${cure}"
   done
   [[ $(<"${OWNERS[1]}") == *alice* ]]
-  rm "${OWNERS[1]}" # an older version wrote only a token
-  touch "${OWNERS[1]%.owner}.token"
-  on_ssh owner::need_own
-  assert_error 2 "The cluster mvp11 names no owner (an older version made it, or another tool): ${cure}"
 }
