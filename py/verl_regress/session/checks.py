@@ -1,6 +1,6 @@
 """The checks of a session: pure functions from the evidence to whether a check passes and what was seen.
 
-Every check says what it checked and how many; with nothing to check, it fails.
+A check says how many jobs it checked. One whose runs did not train to the end is skipped: the verdict on their case says what that means.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 from verl_regress.jobs.checkpoints import step_of
 from verl_regress.session import schedule, suites
-from verl_regress.session.suites import Case, Suite
+from verl_regress.session.suites import Suite
 from verl_regress.store.sessions import jobs_of
 
 Evidence = Mapping[str, Any]
@@ -17,16 +17,15 @@ Evidence = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Check:
-    """One acceptance check: its name for ONLY=, its claim, the runs that it needs evidence of, and the function.
-
-    With a suite that has no such runs, it does not apply.
+    """One check: its name for ONLY=, its claim, the runs without which it says nothing (none: not of this suite), and what is wrong with a
+    job, and with all of them.
     """
 
     name: str
     claim: str
-    runs: Callable[[Suite], tuple[str, ...] | None]
-    problems_in: Callable[[Evidence], list[str]]
-    checked: Callable[[Evidence], str]
+    runs: Callable[[Suite], Sequence[str]]
+    problems_of: Callable[[str, Any, Evidence], Iterable[str]]
+    problems_of_all: Callable[[Evidence], Iterable[str]] = lambda _: ()
 
 
 @dataclass(frozen=True)
@@ -80,34 +79,29 @@ def summary(found: Sequence[Result]) -> str:
 
 
 def judge(evidence: Evidence, only: set[str]) -> list[Result]:
-    """The result of every check in `only` (all if it is empty). A check that cannot read its evidence fails.
-
-    In a whole session, a check is skipped if its runs did not end: the verdict on their case says what that means.
-    """
+    """The result of every check in `only` (all if it is empty). A check that cannot read its evidence fails."""
     suite = suites.of_recorded(evidence["begin"]["suite"])
-    return [
-        _result(check, runs, evidence, is_strict=bool(only))
-        for check in CHECKS
-        if (not only or check.name in only) and (runs := check.runs(suite)) is not None
-    ]
+    chosen = [check for check in CHECKS if not only or check.name in only]
+    return [_result(check, runs, evidence) for check in chosen if (runs := check.runs(suite))]
 
 
 def runs_for(suite: Suite, only: set[str]) -> set[str]:
     """The names of the runs that the checks in `only` need."""
-    return {run for check in CHECKS if check.name in only for run in check.runs(suite) or ()}
+    return {run for check in CHECKS if check.name in only for run in check.runs(suite)}
 
 
-def _result(check: Check, runs: tuple[str, ...], evidence: Evidence, *, is_strict: bool) -> Result:
-    jobs = jobs_of(evidence)
-    missing = [name for name in runs if name not in jobs]
-    unusable = [*missing, *(name for name in runs if name in jobs and not has_succeeded(jobs[name]))]
-    if unusable and not is_strict:
-        return Result(check.name, check.claim, "nothing", [], f"{', '.join(unusable)} did not train to the end")
+def _result(check: Check, runs: Sequence[str], evidence: Evidence) -> Result:
+    jobs = {name: job for name, job in jobs_of(evidence).items() if has_succeeded(job)}
+    if lacking := [name for name in runs if name not in jobs]:
+        return Result(check.name, check.claim, "nothing", [], f"{', '.join(lacking)} did not train to the end")
+    own = own_jobs(evidence)
+    checked = {name: job for name, job in jobs.items() if name in own}
     try:
-        problems = [f"no evidence of {', '.join(missing)}"] if missing else check.problems_in(evidence)
-        return Result(check.name, check.claim, "nothing" if missing else check.checked(evidence), problems)
+        problems = [each for name, job in checked.items() for each in check.problems_of(name, job, evidence)]
+        problems += check.problems_of_all(evidence)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         return Result(check.name, check.claim, "incomplete evidence", [f"{type(error).__name__}: {error}"])
+    return Result(check.name, check.claim, f"{len(checked)} jobs", problems)
 
 
 def has_succeeded(job: Mapping[str, Any]) -> bool:
@@ -137,56 +131,33 @@ def own_jobs(evidence: Evidence) -> dict[str, Any]:
     return {name: job for name, job in jobs_of(evidence).items() if "reused_from" not in job}
 
 
-def _each(evidence: Evidence, check: Callable[[str, Any], Iterable[str]]) -> list[str]:
-    return [problem for name, job in _checked_jobs(evidence).items() for problem in check(name, job)]
+def _driver_on_worker(name: str, job: Any, evidence: Evidence) -> Iterable[str]:
+    workers = sorted(node["address"] for node in evidence["end"]["nodes"] if not node["is_head"])
+    address = job["ray"]["driver_info"]["node_ip_address"]
+    if address not in workers:
+        yield f"the driver of {name} ran on {address}; workers are {', '.join(workers) or 'none'}"
 
 
-def _checked_jobs(evidence: Evidence) -> dict[str, Any]:
-    """The jobs to check: in a whole session only jobs that trained to the end, because a failed job may lack anything."""
-    is_strict = bool(evidence["begin"]["only"])
-    return {name: job for name, job in own_jobs(evidence).items() if is_strict or has_succeeded(job)}
+def _outputs_kept(_name: str, job: Any, evidence: Evidence) -> Iterable[str]:
+    after = evidence["end"]["digests"].get(job["submission_id"])
+    if after != job["digest"]:
+        yield f"{job['submission_id']} was {'changed' if after else 'removed'} by a later job"
 
 
-def _n_jobs(evidence: Evidence) -> str:
-    return f"{len(_checked_jobs(evidence))} jobs"
-
-
-def _driver_on_worker(evidence: Evidence) -> list[str]:
-    head = {node["address"] for node in evidence["end"]["nodes"] if node["is_head"]}
-    workers = {node["address"] for node in evidence["end"]["nodes"] if not node["is_head"]}
-
-    def check(name: str, job: Any) -> Iterable[str]:
-        address = job["ray"]["driver_info"]["node_ip_address"]
-        if address in head or address not in workers:
-            yield f"the driver of {name} ran on {address}; workers are {', '.join(sorted(workers)) or 'none'}, the head is {', '.join(head)}"
-
-    return _each(evidence, check)
-
-
-def _outputs_kept(evidence: Evidence) -> list[str]:
-    before = {job["submission_id"]: job["digest"] for job in own_jobs(evidence).values()}
-    after = evidence["end"]["digests"]
-    gone = [job for job in before if after.get(job) != before[job]]
-    return [f"{job} was {'changed' if job in after else 'removed'} by a later job" for job in gone]
-
-
-def _checkpoints(evidence: Evidence) -> list[str]:
-    def check(name: str, job: Any) -> Iterable[str]:
-        every = _save_freq(job)
-        if every is None:
-            return
-        # verl keeps the last step too, if it saves at all; SFT always does (0.7.1 to 0.9.1).
-        keeps_last = every > 0 or job["plan"]["workload"] == "sft"
-        wanted = {
-            f"global_step_{step}"
-            for step in job["steps"]
-            if (every > 0 and step % every == 0) or (keeps_last and step == job["steps"][-1])
-        }
-        if set(job["checkpoints"]) != wanted:
-            asked = f"every {every} steps" if every > 0 else f"save_freq={every}"
-            yield f"{name} kept {', '.join(job['checkpoints']) or 'nothing'}; {asked} is {', '.join(sorted(wanted)) or 'nothing'}"
-
-    return _each(evidence, check)
+def _checkpoints(name: str, job: Any, _evidence: Evidence) -> Iterable[str]:
+    every = _save_freq(job)
+    if every is None:
+        return
+    # verl keeps the last step too, if it saves at all; SFT always does (0.7.1 to 0.9.1).
+    keeps_last = every > 0 or job["plan"]["workload"] == "sft"
+    wanted = {
+        f"global_step_{step}"
+        for step in job["steps"]
+        if (every > 0 and step % every == 0) or (keeps_last and step == job["steps"][-1])
+    }
+    if set(job["checkpoints"]) != wanted:
+        asked = f"every {every} steps" if every > 0 else f"save_freq={every}"
+        yield f"{name} kept {', '.join(job['checkpoints']) or 'nothing'}; {asked} is {', '.join(sorted(wanted)) or 'nothing'}"
 
 
 def _save_freq(job: Any) -> int | None:
@@ -196,47 +167,30 @@ def _save_freq(job: Any) -> int | None:
     return None if "epoch" in asked else int(asked)
 
 
-def _continued(evidence: Evidence) -> list[tuple[str, Any, Any, Case]]:
-    """Each job of the session that continues another one: its name, that one, itself, and its case."""
-    suite, jobs = suites.of_recorded(evidence["begin"]["suite"]), jobs_of(evidence)
-    return [
-        (run.name, jobs[schedule.source_of(run, case).name], jobs[run.name], case)
-        for case in suite.cases
-        if case.continues
-        for run in schedule.first_runs(case)
-        if run.name in own_jobs(evidence)
-    ]
-
-
-def _trained_further(evidence: Evidence) -> list[str]:
-    problems = []
-    for name, first, further, case in _continued(evidence):
+def _trained_further(name: str, job: Any, evidence: Evidence) -> Iterable[str]:
+    for case in suites.of_recorded(evidence["begin"]["suite"]).cases:
+        run = next((run for run in schedule.first_runs(case) if run.name == name), None)
+        if run is None or not case.continues:
+            continue
+        first = jobs_of(evidence)[schedule.source_of(run, case).name]
         checkpoint = schedule.start_of(first, case)
         source = f"trainer.resume_from_path={checkpoint}"
-        if source not in [override["text"] for override in further["plan"]["overrides"]]:
-            problems.append(f"{name} was not asked to resume: no {source}")
+        if source not in [override["text"] for override in job["plan"]["overrides"]]:
+            yield f"{name} was not asked to resume: no {source}"
         wanted = list(range(step_of(checkpoint.name) + 1, schedule.last_step_after(first, case) + 1))
-        if has_succeeded(further) and further["steps"] != wanted:
-            problems.append(f"{name} trained steps {further['steps']}, not {wanted}")
-    return problems
+        if job["steps"] != wanted:
+            yield f"{name} trained steps {job['steps']}, not {wanted}"
 
 
-def _import_origin(evidence: Evidence) -> list[str]:
-    def check(name: str, job: Any) -> Iterable[str]:
-        code_path, code_id = job["plan"]["code_path"], job["plan"]["code_id"]
-        for wanted in (f"MVP_PRECHECK_VERL_FILE: {code_path}/verl/__init__.py", f"MVP_PRECHECK_MARKER: {code_id}"):
-            if wanted not in job["prechecks"]:
-                yield f"{name} did not print '{wanted}'"
-        identity = job["state"]["identity"] or {
-            "passed": False,
-            "code_path": "nothing",
-            "problems": ["no state/identity"],
-        }
-        if not identity["passed"] or identity["code_path"] != code_path or not identity["actors"]:
-            why = "; ".join(identity["problems"]) or f"it is of {identity['actors']} actors and {identity['code_path']}"
-            yield f"{name} has no proof that its processes loaded {code_path}: {why}"
-
-    return [*_each(evidence, check), *_loaded_the_same(evidence)]
+def _import_origin(name: str, job: Any, _evidence: Evidence) -> Iterable[str]:
+    code_path, code_id = job["plan"]["code_path"], job["plan"]["code_id"]
+    for wanted in (f"MVP_PRECHECK_VERL_FILE: {code_path}/verl/__init__.py", f"MVP_PRECHECK_MARKER: {code_id}"):
+        if wanted not in job["prechecks"]:
+            yield f"{name} did not print '{wanted}'"
+    identity = job["state"]["identity"] or {"passed": False, "code_path": "", "problems": ["no state/identity"]}
+    if not identity["passed"] or identity["code_path"] != code_path or not identity["actors"]:
+        why = "; ".join(identity["problems"]) or f"it is of {identity['actors']} actors and {identity['code_path']}"
+        yield f"{name} has no proof that its processes loaded {code_path}: {why}"
 
 
 def _loaded_the_same(evidence: Evidence) -> Iterable[str]:
@@ -250,42 +204,36 @@ def _loaded_the_same(evidence: Evidence) -> Iterable[str]:
         yield "A and B are different trees, and loaded the same bytes in every case: no case runs what differs"
 
 
-def _workloads_ran(evidence: Evidence) -> list[str]:
-    def ran(name: str, job: Any) -> Iterable[str]:
-        if job["ray"]["status"] != "SUCCEEDED":
-            yield f"{name} is {job['ray']['status']} in Ray"
-        if not job["steps"] or job["steps"][-1] != job["total_steps"]:
-            yield f"{name} is at step {job['steps'][-1] if job['steps'] else 0} of {job['total_steps']}"
-
-    return _each(evidence, ran)
+def _workloads_ran(name: str, job: Any, _evidence: Evidence) -> Iterable[str]:
+    if job["ray"]["status"] != "SUCCEEDED":
+        yield f"{name} is {job['ray']['status']} in Ray"
+    if not job["steps"] or job["steps"][-1] != job["total_steps"]:
+        yield f"{name} is at step {job['steps'][-1] if job['steps'] else 0} of {job['total_steps']}"
 
 
-def _one(suite: Suite) -> tuple[str, ...]:
-    return (schedule.first_runs(suite.cases[0])[1].name,)
+def _one(suite: Suite) -> Sequence[str]:
+    return _pair(suite)[1:]
 
 
-def _pair(suite: Suite) -> tuple[str, ...]:
-    return tuple(run.name for run in schedule.first_runs(suite.cases[0]))
+def _pair(suite: Suite) -> Sequence[str]:
+    return [run.name for run in schedule.first_runs(suite.cases[0])]
 
 
-def _every(suite: Suite) -> tuple[str, ...]:
-    return tuple(run.name for case in suite.cases for run in schedule.first_runs(case))
+def _every(suite: Suite) -> Sequence[str]:
+    return [run.name for case in suite.cases for run in schedule.first_runs(case)]
 
 
-def _continuing(suite: Suite) -> tuple[str, ...] | None:
+def _continuing(suite: Suite) -> Sequence[str]:
     """B of the first case that continues another one, and of that one."""
-    case = next((case for case in suite.cases if case.continues), None)
-    if case is None:
-        return None
-    b = schedule.first_runs(case)[1]
-    return schedule.source_of(b, case).name, b.name
+    b = ((case, schedule.first_runs(case)[1]) for case in suite.cases if case.continues)
+    return next(([schedule.source_of(run, case).name, run.name] for case, run in b), [])
 
 
 CHECKS = (
-    Check("placement", "every driver ran on a worker, not on the head", _one, _driver_on_worker, _n_jobs),
-    Check("outputs", "every job has its own directory, which no later job changed", _pair, _outputs_kept, _n_jobs),
-    Check("checkpoints", "checkpoints come every save_freq steps only", _one, _checkpoints, _n_jobs),
-    Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further, lambda evidence: f"{len(_continued(evidence))} jobs that continue"),
-    Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _pair, _import_origin, lambda evidence: f"{sum((job['state']['identity'] or {}).get('processes', 0) for job in own_jobs(evidence).values())} processes"),
-    Check("workloads", "every case ran with A and with B, and is at its step count", _every, _workloads_ran, _n_jobs),
+    Check("placement", "every driver ran on a worker, not on the head", _one, _driver_on_worker),
+    Check("outputs", "every job has its own directory, which no later job changed", _pair, _outputs_kept),
+    Check("checkpoints", "checkpoints come every save_freq steps only", _one, _checkpoints),
+    Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further),
+    Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _pair, _import_origin, _loaded_the_same),
+    Check("workloads", "every case ran with A and with B, and is at its step count", _every, _workloads_ran),
 )  # fmt: skip

@@ -47,8 +47,9 @@ class Outcome:
 
     @property
     def status(self) -> int:
-        """The exit status: 9 for a failed check, else what the verdicts say."""
-        if not self.checks or self.failed:
+        """The exit status: 9 for a failed check, with ONLY also for one that was skipped, else what the verdicts say."""
+        is_answer = self.verdicts or (self.checks and all(check.passed for check in self.checks))
+        if self.failed or not is_answer:
             return verdicts.STATUS[Word.REGRESSED]
         return verdicts.status(self.verdicts, self.allow) if self.verdicts else 0
 

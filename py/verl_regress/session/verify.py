@@ -141,7 +141,7 @@ def _suite(text: str, args: argparse.Namespace) -> Suite:
     """The suite in this text. Raises BadInput for one that cannot be used, or that has no run for a check in ONLY."""
     suite = suites.parse(text, args.name)
     for check in checks.CHECKS:
-        if check.name in _chosen(args) and check.runs(suite) is None:
+        if check.name in _chosen(args) and not check.runs(suite):
             raise BadInput(
                 f"ONLY={check.name} checks nothing in the suite {args.name}, where no case continues another one: leave it out."
             )
