@@ -8,8 +8,7 @@
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
-args=(--profile "$PROFILE_TITLE" --cluster "$CLUSTER_NAME" "--limit=${LIMIT}")
-[[ $JSON != 1 ]] || args+=(--json)
+args=(--profile "$PROFILE_TITLE" "--knobs=$(knob::as_json)")
 if [[ -n $(owner::other head) ]]; then
   helper::read status "${args[@]}"
   exit

@@ -8,6 +8,4 @@
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
-args=("--cluster=${CLUSTER_NAME}" "--limit=${LIMIT}")
-[[ $JSON != 1 ]] || args+=(--json)
-log::while 'reading the jobs' -- helper::read jobs "${args[@]}"
+log::while 'reading the jobs' -- helper::read jobs "--knobs=$(knob::as_json)"

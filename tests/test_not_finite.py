@@ -65,7 +65,7 @@ def test_commands_on_a_job(run, make_job, tmp_path, capsys, workload, value):
         write(job.metrics, (recorded / "logs" / "metrics.jsonl").read_text())
         ended = watch.follow(job, ScriptedRay(["SUCCEEDED"], type("Clock", (), {"now": 0})()), DEADLINES)
         said = {"wait": capsys.readouterr().err, "jobs": run("--no-ray", "jobs").out}
-        said["status"] = run("--no-ray", "status", "--profile=cpu", "--cluster=c").out
+        said["status"] = run("--no-ray", "status", "--profile=cpu", "CLUSTER_NAME=c").out
         asked = [
             strictly(run("--no-ray", *command, "--json").out)
             for command in (["jobs"], ["status", "--profile=cpu", "--cluster=c"])

@@ -14,7 +14,7 @@ verify::check() {
 verify::begin() {
   local specs=() code_a code_b
   verify::check
-  output::read_words specs helper::run_in head verify suite "--name=${SUITE}" "--only=${ONLY}" <"$VERIFY_SUITE"
+  output::read_words specs helper::run_in head verify suite "--knobs=$(knob::as_json)" <"$VERIFY_SUITE"
   verify::_collect "${specs[@]}"
   cp -- "$VERIFY_SUITE" "${VERIFY_FILES}/suite"
   VERIFY_MEMBERS+=(suite)
@@ -22,7 +22,7 @@ verify::begin() {
   code_b=$(snapshot::resolve CODE_B)
   [[ $code_a != "$code_b" ]] ||
     log::info "A and B are the same code, ${code_a}: this session measures how much A varies between runs"
-  VERIFY_ARGS+=("--name=${SUITE}" "--only=${ONLY}" "--profile-title=${PROFILE_TITLE}" "--code-a=${code_a}" "--code-b=${code_b}")
+  VERIFY_ARGS+=("--profile-title=${PROFILE_TITLE}" "--code-a=${code_a}" "--code-b=${code_b}")
 }
 
 # verify::open: the same of SESSION, which goes on with its recorded suite, A and B.

@@ -63,10 +63,10 @@ def test_what_waits_and_how_vs_code_attaches(run, job):
 def test_status_and_jobs_say_where_it_waits(run, job):
     job.waits()
     waits = "RUNNING, waits in a breakpoint (user/code/mine.py:12)"
-    assert waits in run("status", "--profile=cpu", "--cluster=c").out
+    assert waits in run("status", "--profile=cpu", "CLUSTER_NAME=c").out
     assert waits in run("jobs").out
     job.waits(since="2026-11-23T02", port=1, pid=8)
-    [row] = json.loads(run("jobs", "--json").out)["jobs"]
+    [row] = json.loads(run("jobs", "JSON=1").out)["jobs"]
     assert (row["status"], row["debugged"]) == ("RUNNING", "waits in a breakpoint (user/code/mine.py:12 and 1 more)")
 
 

@@ -56,7 +56,7 @@ def test_one_line_per_job_the_latest_first(run):
 
 @pytest.mark.usefixtures("four")
 def test_the_same_as_json(run):
-    said = json.loads(run("jobs", "--json", "--limit=2").out)
+    said = json.loads(run("jobs", "JSON=1", "LIMIT=2").out)
     assert (said["jobs_total"], said["ray_answers"], len(said["jobs"])) == (4, True, 2)
     assert said["jobs"][0] == {
         "submission_id": "runs", "attempt": 2, "ray_id": "runs.a2", "workload": "ppo", "code_id": "codeB", "profile": None, "owner": None,
@@ -87,7 +87,7 @@ def test_a_failed_job_shows_its_exception_with_location_and_step_in_full(run, ma
     reason = reason.format(f"ValueError: {'x' * 120} (verl/x.py:3, at step 2)")
     make_job("failed", ended={"exit_code": 1, "reason": reason, "told_to_stop": False, "cause": cause})
     assert run("--no-ray", "jobs").out.splitlines()[1].endswith(f"Z  {why.format('x' * 99 + '…')}")
-    [row] = json.loads(run("--no-ray", "jobs", "--json").out)["jobs"]
+    [row] = json.loads(run("--no-ray", "jobs", "JSON=1").out)["jobs"]
     assert (row["reason"], row["cause"]) == (reason, cause)
 
 

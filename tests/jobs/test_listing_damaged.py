@@ -52,20 +52,20 @@ def hostile(shared, ray):
 
 @pytest.mark.parametrize("words", [["jobs"], ["status", "--profile=cpu"]])
 def test_each_is_one_line_of_a_list(run, hostile, words):
-    outcome = run("--no-ray", *words, "--cluster=c", "--limit=100")
+    outcome = run("--no-ray", *words, "CLUSTER_NAME=c", "LIMIT=100")
     lines = outcome.out.splitlines()
     begin = next(number for number, line in enumerate(lines) if line.startswith("JOB "))
     rows = [line.split() for line in lines[begin + 1 :]]
     assert outcome.status == 0
     assert sorted(row[0] for row in rows) == sorted([*HOSTILE, "good"])
     assert next(row for row in rows if row[0] == "good").count("SUCCEEDED") == 1
-    assert len(json.loads(run("--no-ray", *words, "--cluster=c", "--limit=100", "--json").out)["jobs"]) == len(rows)
+    assert len(json.loads(run("--no-ray", *words, "CLUSTER_NAME=c", "LIMIT=100", "JSON=1").out)["jobs"]) == len(rows)
     assert run("--no-ray", "live", "--cluster=c").status == 0
     assert hostile.jobs.is_dir()
 
 
 def test_a_list_says_what_is_in_the_way(run, hostile):
-    rows = json.loads(run("--no-ray", "jobs", "--cluster=c", "--limit=100", "--json").out)["jobs"]
+    rows = json.loads(run("--no-ray", "jobs", "CLUSTER_NAME=c", "LIMIT=100", "JSON=1").out)["jobs"]
     why = {row["submission_id"]: row["reason"] for row in rows}
     assert (why["cut-off"], why["metrics.jsonl-folder"], why["no-step"]) == (
         "cannot be read: state/ended: it is cut off, or no JSON object",

@@ -35,7 +35,7 @@ def order_of_names(monkeypatch):
 
 @pytest.mark.usefixtures("cluster")
 def test_the_page(run):
-    outcome = run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=mvp11")
+    outcome = run("status", "--profile=cpu (rehearsal: no GPU)", "CLUSTER_NAME=mvp11")
     assert (outcome.status, outcome.err) == (0, "")
     assert outcome.out == (
         "profile cpu (rehearsal: no GPU), cluster mvp11\n"
@@ -54,7 +54,7 @@ def test_the_page(run):
 
 @pytest.mark.usefixtures("cluster")
 def test_the_same_as_json(run):
-    outcome = run("status", "--profile=gpu", "--cluster=mvp11", "--json", "--limit=1")
+    outcome = run("status", "--profile=gpu", "CLUSTER_NAME=mvp11", "JSON=1", "LIMIT=1")
     facts = json.loads(outcome.out)
     assert {key: facts[key] for key in ("profile", "cluster", "ray_problem", "jobs_total")} == {
         "profile": "gpu", "cluster": "mvp11", "ray_problem": None, "jobs_total": 3,
@@ -87,7 +87,7 @@ def test_a_job_that_failed_or_was_lost_says_why(run, make_job):
     reason = "the trainer ended with exit status 1: ValueError: no (verl/x.py:3, at step 2)"
     make_job("d-failed", ended={"exit_code": 1, "reason": reason, "told_to_stop": False, "cause": cause})
     make_job("e-lost", ended={"exit_code": 1, "reason": "its node went away", "lost_nodes": ["worker-0"]})
-    lines = run("status", "--profile=cpu", "--cluster=c").out.splitlines()
+    lines = run("status", "--profile=cpu", "CLUSTER_NAME=c").out.splitlines()
     assert lines[-6:] == [
         "JOB        CODE   STATUS         DRIVER               WHY",
         "e-lost     codeA  LOST           -                    its node went away",
@@ -96,13 +96,13 @@ def test_a_job_that_failed_or_was_lost_says_why(run, make_job):
         "b-refused  codeA  NOT_SUBMITTED  -                    never submitted: Ray refused the job: no",
         "a-done     codeA  SUCCEEDED      ? (10.0.0.7)",
     ]
-    jobs = json.loads(run("status", "--profile=cpu", "--cluster=c", "--json").out)["jobs"]
+    jobs = json.loads(run("status", "--profile=cpu", "CLUSTER_NAME=c", "JSON=1").out)["jobs"]
     assert [(job["reason"], job["cause"]) for job in jobs[:2]] == [("its node went away", None), (reason, cause)]
 
 
 @pytest.mark.usefixtures("cluster")
 def test_a_gpu_run_is_not_called_a_rehearsal_and_earlier_jobs_are_counted(run):
-    out = run("status", "--profile=gpu", "--cluster=mvp11", "--limit=2").out.splitlines()
+    out = run("status", "--profile=gpu", "CLUSTER_NAME=mvp11", "LIMIT=2").out.splitlines()
     assert out[0] == "profile gpu, cluster mvp11"
     assert out[-1] == "… 1 earlier jobs are not shown (LIMIT=3 shows all)"
     assert not any(line.startswith("a-done") for line in out)
@@ -119,7 +119,7 @@ def test_without_an_answer_from_ray(run, cluster, refused):
             f"Ray does not answer at {cluster.address} as seen from the head ([Errno 111] Connection refused): bring the "
             "cluster up with 'make up'."
         )
-    outcome = run("status", "--profile=cpu (rehearsal: no GPU)", "--cluster=mvp11")
+    outcome = run("status", "--profile=cpu (rehearsal: no GPU)", "CLUSTER_NAME=mvp11")
     assert (outcome.status, outcome.created) == (0, [])
     assert outcome.out == (
         f"profile cpu (rehearsal: no GPU), cluster mvp11\n\n{problem}\n\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 from verl_regress.base import files, say
 from verl_regress.base.errors import RegressError, Unreadable, printable
+from verl_regress.base.knobs import Knobs
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
@@ -23,10 +24,8 @@ _NOT_ASKED = "Ray was not asked: this is what the jobs' own files say"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`jobs [--cluster NAME] [--json] [--limit N]`."""
-    parser.add_argument("--cluster", help="the knob CLUSTER_NAME: whose Ray is asked")
-    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
-    parser.add_argument("--limit", type=int, default=20, help="how many jobs, the latest first")
+    """`jobs [--knobs JSON]`; CLUSTER_NAME, JSON and LIMIT count."""
+    parser.add_argument("--knobs", type=Knobs.parse, default="{}", metavar="JSON", help="all that are set")
 
 
 def add_status_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Print a line per job; only the jobs that are printed are read."""
     known, _, problem = _ask_ray(args)
     total, rows = _rows(args, known)
-    if args.json:
+    if args.knobs.is_on("JSON"):
         print(json.dumps({"jobs_total": total, "ray_answers": known is not None, "jobs": rows}, indent=2))
         return 0
     if problem:
@@ -80,10 +79,10 @@ def run_status(args: argparse.Namespace) -> int:
     for row in rows:
         row["driver_node"] = names.get(row["driver_ip"] or "")
     facts = {
-        "profile": args.profile, "cluster": args.cluster, "ray_problem": problem, "nodes": there, "jobs_total": total,
+        "profile": args.profile, "cluster": args.knobs["CLUSTER_NAME"], "ray_problem": problem, "nodes": there, "jobs_total": total,
         "jobs": rows,
     }  # fmt: skip
-    if args.json:
+    if args.knobs.is_on("JSON"):
         print(json.dumps(facts, indent=2, ensure_ascii=False))
         return 0
     # Never GPUs and NPUs in one cluster, and the head has neither.
@@ -96,7 +95,7 @@ def run_status(args: argparse.Namespace) -> int:
     for row in rows:
         driver = f"{row['driver_node'] or '?'} ({row['driver_ip']})" if row["driver_ip"] else "-"
         job_rows.append((row["ray_id"], row["code_id"] or "?", row["shown"], driver, row["why"]))
-    head = [f"profile {args.profile}, cluster {args.cluster}", "", *([problem, ""] if problem else [])]
+    head = [f"profile {args.profile}, cluster {args.knobs['CLUSTER_NAME']}", "", *([problem, ""] if problem else [])]
     print(say.shown("\n".join([*head, *table(node_rows), "", *_job_table(job_rows, total)])))
     return 0
 
@@ -115,7 +114,7 @@ def _ask_ray(args: argparse.Namespace) -> tuple[Known, list[Node], str | None]:
 def _rows(args: argparse.Namespace, known: Known) -> tuple[int, list[dict[str, Any]]]:
     """How many jobs there are, and the rows to show."""
     jobs = find.newest(SharedRoot(args.shared_root))
-    return len(jobs), [_row(job, known, args.cluster) for job in jobs[: max(args.limit, 0)]]
+    return len(jobs), [_row(job, known, args.knobs["CLUSTER_NAME"]) for job in jobs[: args.knobs.number("LIMIT")]]
 
 
 def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:

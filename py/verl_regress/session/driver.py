@@ -1,5 +1,6 @@
 """Makes the runs of a session: submits the job of a run, or follows one that exists, and records how it ended."""
 
+import itertools
 import shutil
 import threading
 from collections.abc import Collection, Mapping
@@ -16,7 +17,7 @@ from verl_regress.jobs import status, stop, watch
 from verl_regress.plan import overrides, plan
 from verl_regress.plan.request import Request
 from verl_regress.session import evidence, replay, schedule, suites
-from verl_regress.session.schedule import Run
+from verl_regress.session.schedule import Recording, Run
 from verl_regress.session.suites import Case, Suite
 from verl_regress.store import snapshot
 from verl_regress.store.retention import uncollected
@@ -109,25 +110,27 @@ class Driver:
 
     @property
     def _recordings(self) -> Path:
-        return self.session.path / "replay"
+        return self.session.path / replay.DIRECTORY
 
     def _replayed_plan(self, case: Case, side: str) -> plan.Plan:
         run = next(each for each in schedule.first_runs(case) if each.side == side)
         request = self._request(run, self._job_of(run))
         asked = (*request.said.overrides, *replay.overrides(self._recordings / case.name, 1))
-        return plan.make(self.root, replace(request, said=replace(request.said, overrides=asked)))
+        try:
+            return plan.make(self.root, replace(request, said=replace(request.said, overrides=asked)))
+        except BadInput as error:
+            if side == "B":  # A's config was composed before
+                self._refuse(run, error)
+            raise
 
     def _job_of(self, run: Run) -> JobDir:
-        """The job of a run, which may not exist yet. Another one follows a job that Ray never had, or that was lost."""
-        number = 1
-        while (job := self._numbered(run, number)).path.exists() and self._is_void(job):
-            number += 1
-        return job
+        """The job of a run, which may not exist yet. Another one follows a job that Ray never had, or that was lost.
 
-    def _numbered(self, run: Run, number: int) -> JobDir:
-        """A session's jobs have ids of their own, so that an interrupted session finds them again."""
-        name = f"{run.name.replace('_', '-')}-{self.session.path.name}" + (f"-{number}" if number > 1 else "")
-        return JobDir(self.root.jobs / name)
+        A session's jobs have ids of their own, so that an interrupted session finds them again.
+        """
+        name = f"{run.name.replace('_', '-')}-{self.session.path.name}"
+        jobs = (JobDir(self.root.jobs / (f"{name}-{number}" if number > 1 else name)) for number in itertools.count(1))
+        return next(job for job in jobs if not (job.path.exists() and self._is_void(job)))
 
     def _is_void(self, job: JobDir) -> bool:
         """The job is over and says nothing about the run. Of one that Ray cannot tell now, who follows it waits for Ray."""
@@ -175,7 +178,7 @@ class Driver:
             return
         directory = self._recordings / recording.name
         if not recording.is_made:
-            replay.need_unchanged(directory, (self.session.read(recording.evidence) or {})["files"])
+            replay.need_unchanged(directory, self._files_of(recording))
         elif directory.exists():
             shutil.rmtree(directory)
 
@@ -186,12 +189,15 @@ class Driver:
             return None
         directory = self._recordings / recording.name
         if not recording.is_made:
-            return replay.misused(job, (self.session.read(recording.evidence) or {})["files"], directory, trained)
+            return replay.misused(job, self._files_of(recording), directory, trained)
         files = replay.files_of(directory)
         problem = replay.unrecorded(files, trained)
         if problem is None:
             self.session.write(recording.evidence, {"files": files})
         return problem
+
+    def _files_of(self, recording: Recording) -> dict[str, str]:
+        return dict((self.session.read(recording.evidence) or {})["files"])
 
     def _request(self, run: Run, job: JobDir) -> Request:
         request = self.material.requests[self.suite.case(run.case).spec]
@@ -216,11 +222,15 @@ class Driver:
         except BadInput as error:
             if run.side != "B" or not self._takes_a(request):
                 raise
-            say.error(str(error))
-            self._need_code("B")
-            self.session.write(f"refused-{run.name}", {"reason": str(error)})
-            say.info(f"{run.name}: B's config refuses a job that A's accepts, which decides this case")
+            self._refuse(run, error)
             return None
+
+    def _refuse(self, run: Run, error: BadInput) -> None:
+        """Record that B's config refuses this run, which A's accepts."""
+        say.error(str(error))
+        self._need_code("B")
+        self.session.write(f"refused-{run.name}", {"reason": str(error)})
+        say.info(f"{run.name}: B's config refuses a job that A's accepts, which decides this case")
 
     def _takes_a(self, request: Request) -> bool:
         try:

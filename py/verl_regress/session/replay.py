@@ -20,6 +20,7 @@ from verl_regress.plan.plan import Plan
 from verl_regress.session.suites import Case, Suite
 from verl_regress.store.artefact import sha256_of
 
+DIRECTORY = "replay"  # of a session; it goes when the session is over
 _STEPS = "trainer.total_training_steps"
 _KEYS = {True: "skip.rollout_tq", False: "skip.rollout"}  # by trainer.use_v1
 # verl puts these into the path of a recording, in addition to the names of experiment and project (verl/utils/skip/rollout_skip.py, 0.9.1).
@@ -52,7 +53,7 @@ def decide(suite: Suite, directory: Path, plan_of: Callable[[Case, str], Plan]) 
             continue
         try:
             plans = {side: plan_of(case, side) for side in "AB"}
-        except BadInput:  # the run itself reports it
+        except BadInput:  # B's refusal is recorded, and A's run reports its own
             continue
         if not plans["A"].request.workload.samples_key:
             continue
@@ -140,12 +141,7 @@ def _listed(steps: Iterable[int]) -> str:
 
 
 def _changed(files: Mapping[str, str], recorded: Mapping[str, str]) -> str | None:
-    new, gone = sorted(files.keys() - recorded.keys()), sorted(recorded.keys() - files.keys())
-    other = sorted(path for path in files.keys() & recorded.keys() if files[path] != recorded[path])
-    named = {"new": new, "missing": gone, "of other bytes": other}
-    return (
-        "; ".join(
-            f"{first(paths)} {'is' if len(paths) == 1 else 'are'} {what}" for what, paths in named.items() if paths
-        )
-        or None
-    )
+    """Which files are new, missing or of other bytes; None if none is."""
+    paths = sorted({path for path, _ in files.items() ^ recorded.items()})
+    whats = ("new" if path not in recorded else "missing" if path not in files else "of other bytes" for path in paths)
+    return first([f"{path} is {what}" for path, what in zip(paths, whats, strict=True)]) if paths else None

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import shutil
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,13 +13,14 @@ from functools import partial
 import deps
 from verl_regress.base import files, lock, say
 from verl_regress.base.errors import BadInput, Exit, RegressError
+from verl_regress.base.knobs import Knobs
 from verl_regress.base.layout import SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import watch
 from verl_regress.plan.request import Request
 from verl_regress.secrets import secret_files
-from verl_regress.session import checks, evidence, schedule, suites
+from verl_regress.session import checks, evidence, replay, schedule, suites
 from verl_regress.session.driver import Driver, Material
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
@@ -47,9 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         help="do a session. On stdin: for each JobSpec its secrets, ended by a NUL, then a tar of ray_config, job_spec0, job_spec1 … and the suite of a new session",
     )
-    for each in (suite, run):
-        each.add_argument("--name", help="the suite's file as the user knows it")
-        each.add_argument("--only", default="", help="checks to make, separated by commas; empty: all, and the verdict")
+    suite.add_argument("--knobs", type=Knobs.parse, required=True, metavar="JSON", help="all that are set")
     submit.add_request_arguments(run)
     run.add_argument("--session", help="the name of one that has begun")
     run.add_argument("--profile-title", default="")
@@ -84,7 +84,7 @@ def _run(root: SharedRoot, args: argparse.Namespace) -> int:
     try:
         secrets = {spec: secret_files.read_values(sys.stdin.buffer) for spec in args.spec_name}
         members = {f"job_spec{number}": spec for number, spec in enumerate(args.spec_name)}
-        texts = submit.read_stream({**members, submit.BASE: args.knobs["RAY_BASE_CONFIG"], _SUITE: args.name})
+        texts = submit.read_stream({**members, submit.BASE: args.knobs["RAY_BASE_CONFIG"], _SUITE: args.knobs["SUITE"]})
         if args.attached:
             watch.leave_with_the_listener(busy, _SILENCE if args.far else None)
         requests = {
@@ -139,11 +139,11 @@ def _drive(driver: Driver, args: argparse.Namespace) -> str:
 
 def _suite(text: str, args: argparse.Namespace) -> Suite:
     """The suite in this text. Raises BadInput for one that cannot be used, or that has no run for a check in ONLY."""
-    suite = suites.parse(text, args.name)
+    suite = suites.parse(text, args.knobs["SUITE"])
     for check in checks.CHECKS:
         if check.name in _chosen(args) and not check.runs(suite):
             raise BadInput(
-                f"ONLY={check.name} checks nothing in the suite {args.name}, where no case continues another one: leave it out."
+                f"ONLY={check.name} checks nothing in the suite {suite.name}, where no case continues another one: leave it out."
             )
     return suite
 
@@ -163,14 +163,14 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str, requests: Mapp
                 "profile": args.profile_title,
                 "cluster": args.knobs["CLUSTER_NAME"],
                 "only": sorted(_chosen(args)),
-                "replay": args.knobs.is_on("REPLAY") and not args.only,
+                "replay": args.knobs.is_on("REPLAY") and not args.knobs["ONLY"],
                 "suite": suite.recorded(),
                 "codes": codes,
                 "trees": {side: record["tree_sha256"] for side, record in records.items()},
                 "sources": {side: record["source"] for side, record in records.items()},
             },
         )
-    if not args.only:
+    if not args.knobs["ONLY"]:
         replays = {
             spec: args.knobs.is_on("REPLAY") and bool(each.workload.samples_key) for spec, each in requests.items()
         }
@@ -194,7 +194,7 @@ def _open(root: SharedRoot, args: argparse.Namespace) -> int:
 
 
 def _chosen(args: argparse.Namespace) -> set[str]:
-    return set(args.only.replace(",", " ").split())
+    return set(args.knobs["ONLY"].replace(",", " ").split())
 
 
 def _next(root: SharedRoot, session: Session, suite: Suite, budget: int | None) -> Run | None:
@@ -259,6 +259,7 @@ def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Names
             f"The reports of the session {session.path.name} are not written ({error}): fix that, then 'make verify SESSION={session.path.name}' writes them."
         )
         return outcome.status or Exit.OWN_ERROR
+    shutil.rmtree(session.path / replay.DIRECTORY, ignore_errors=True)
     if not args.knobs.is_on("JSON"):
         print(say.shown(f"reports: {session.path}/report.md, report.html, report.json, junit.xml"))
     return outcome.status

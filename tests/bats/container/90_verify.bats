@@ -63,10 +63,9 @@ interrupts() {
   assert_line 'note +which half: the trainer differs, the rollout is as in A'
   assert_line 'verdict +regressed \(exit status 9\)'
   session=$(last_session)
-  # A wrote both steps, and B used them: another file would be in one of the two lists alone.
-  (cd "${session}/replay/ppo-100" && find . -type f -printf '%P\n' | sort) >"${BATS_TEST_TMPDIR}/files"
-  (($(grep -cE '/[12]/0/tq_batch.pt$' "${BATS_TEST_TMPDIR}/files") == 2))
-  jq -r '.files | keys[]' "${session}/evidence/recording-ppo-100.json" | sort | diff - "${BATS_TEST_TMPDIR}/files"
+  # A wrote both steps, and B used them.
+  (($(jq -r '.files | keys[]' "${session}/evidence/recording-ppo-100.json" | grep -cE '/[12]/0/tq_batch.pt$') == 2))
+  [[ ! -e ${session}/replay ]]
   [[ $(jq .misused "${session}/evidence/job-ppo_b.json") == null ]]
   [[ $(jq -c '[.status, .verdict, .passed]' "${session}/report.json") == '[9,"regressed",true]' ]]
   [[ $(jq -r '.jobs | keys_unsorted | join(" ")' "${session}/report.json") == 'ppo_a ppo_b ppo_b_rollout' ]]
