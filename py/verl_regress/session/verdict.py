@@ -1,7 +1,7 @@
 """From a session's evidence to its verdicts: makes the judge's runs of the jobs, and says what the verdict on a case still lacks."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +21,9 @@ _SIDES = {"more": +1, "less": -1, "neither": 0}
 
 
 def of_session(evidence: Evidence, budget: int | None = None) -> list[Verdict]:
-    """The verdicts on all cases of the session's suite; on speed and memory too where a case asks for them."""
+    """The verdicts on all cases of the session's suite; on rollouts, speed and memory too where a case has them."""
     cases = [case for case in suites.of_recorded(evidence["begin"]["suite"]).cases if not case.equals]
-    found = [(case, of_case(case, evidence, budget)) for case in cases]
-    return [
-        verdict
-        for case, verdicts in found
-        for verdict in (*verdicts, *_without_its_rollout(case, evidence, verdicts, budget))
-    ]
-
-
-def _without_its_rollout(
-    case: Case, evidence: Evidence, found: Sequence[Verdict], budget: int | None
-) -> Sequence[Verdict]:
-    """The verdict on the rollouts of a replayed case in which B generated none: then only half of it is known."""
-    run = schedule.special_run(case, schedule.ROLLOUT, "B")
-    if run.name in jobs_of(evidence) or not _wants_own(case, evidence, found):
-        return ()
-    word, reason = Word.INCONCLUSIVE, f"{run.name} did not run: {_why_ended(evidence, budget)}"
-    if refusal := schedule.refusal_of(run, evidence):
-        word, reason = Word.REGRESSED, f"B refuses what A takes, before it generates: {refusal}"
-    return [Verdict(case=case.part("rollout"), word=word, reason=reason, how="nothing was compared")]
+    return [verdict for case in cases for verdict in of_case(case, evidence, budget)]
 
 
 def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[Verdict]:
@@ -63,7 +45,7 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
             perturbed=[run_of(job) for job in schedule.special_of(case, schedule.PERTURBED, evidence)],
         )
         found = [_with_files(_beside_its_source(judged, case, evidence), sides)]
-        if of_rollout := _of_rollout(case, evidence):
+        if of_rollout := _of_rollout(case, evidence, found[0], budget):
             found = [_with_half(found[0], of_rollout), _with_files(of_rollout, sides)]
         if case.speed:
             found.append(speed.case(a, b, name=case.part("speed")))
@@ -139,14 +121,22 @@ def _beside_its_source(verdict: Verdict, case: Case, evidence: Evidence) -> Verd
     return resumed.judge(verdict, a, b, source, case.ignore)
 
 
-def _of_rollout(case: Case, evidence: Evidence) -> Verdict | None:
-    """The verdict on what B samples itself; None if it has not done so, or the case is not replayed."""
-    own_a, own_b = (schedule.special_of(case, schedule.ROLLOUT, evidence, side) for side in "AB")
-    if not own_b:
+def _of_rollout(case: Case, evidence: Evidence, trainer: Verdict, budget: int | None) -> Verdict | None:
+    """The verdict on what B of a replayed case samples itself; None for another case. A B that failed shows nothing more."""
+    recording = schedule.recording_of(schedule.first_runs(case)[0], evidence)
+    if recording is None or not recording.is_made or not trainer.pairs:
         return None
+    name, run = case.part("rollout"), schedule.special_run(case, schedule.ROLLOUT, "B")
+    own_a, own_b = (schedule.special_of(case, schedule.ROLLOUT, evidence, side) for side in "AB")
+    if refusal := schedule.refusal_of(run, evidence):
+        reason = f"B refuses what A takes, before it generates: {refusal}"
+        return Verdict(case=name, word=Word.REGRESSED, reason=reason, how="nothing was compared")
+    if not own_b:
+        reason = f"{run.name} did not run: {_why_ended(evidence, budget)}"
+        return Verdict(case=name, word=Word.INCONCLUSIVE, reason=reason, how="nothing was compared")
     first = next(iter(schedule.runs_of(case, "A", evidence).values()))
     *a, b = (_first_step_of(job).without(case.ignore) for job in (first, *own_a, *own_b))
-    return rollout.case(a, b, name=case.part("rollout"))
+    return rollout.case(a, b, name=name)
 
 
 def _first_step_of(job: Mapping[str, Any]) -> records.Run:
@@ -186,22 +176,17 @@ def wants(case: Case, evidence: Evidence) -> set[str]:
         schedule.PERTURBED: any(
             verdict.needs_perturbed for verdict in found if verdict.pairs and verdict.word is not Word.REGRESSED
         ),
-        schedule.ROLLOUT: _wants_own(case, evidence, found)
-        and schedule.refusal_of(schedule.special_run(case, schedule.ROLLOUT, "B"), evidence) is None,
+        # B's run comes first; what it differs in, A's own tells.
+        schedule.ROLLOUT: any(
+            verdict.word is Word.INCONCLUSIVE
+            and verdict.deterministic is None
+            and (verdict.first or not schedule.special_of(case, schedule.ROLLOUT, evidence, "B"))
+            for verdict in found
+            if verdict.case == case.part("rollout")
+        ),
         schedule.PAIRS: any(verdict.pairs_needed for verdict in open_ones),
     }
     return {what for what, is_lacking in lacks.items() if is_lacking}
-
-
-def _wants_own(case: Case, evidence: Evidence, found: Sequence[Verdict]) -> bool:
-    """Does the verdict on the rollouts of a replayed case lack a run? B's comes first. A B that failed shows nothing more."""
-    recording = schedule.recording_of(schedule.first_runs(case)[0], evidence)
-    if recording is None or not recording.is_made or case.is_in_group or not found[0].pairs:
-        return False
-    of_rollout = next((each for each in found if each.case == case.part("rollout")), None)
-    return of_rollout is None or (
-        of_rollout.word is Word.INCONCLUSIVE and of_rollout.deterministic is None and bool(of_rollout.first)
-    )
 
 
 def run_of(job: Mapping[str, Any]) -> records.Run:
