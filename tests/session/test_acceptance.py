@@ -264,13 +264,6 @@ def test_no_node_watches_for_ever_and_a_look_before_the_start_does_not_count(mak
     assert acceptance._watch(make_job("running", started={}), "mine", leaks.written({}))["looks"] > 0
 
 
-def test_an_empty_secret_which_nothing_could_find_is_refused(run, stdin, make_job):
-    make_job("sft-1", ended={})
-    stdin(b"\n")
-    said = run("acceptance", "watch", "--name=now", "--node=head", "--job=sft-1", "--cluster=mine")
-    assert (said.status, "The secret on stdin is empty" in said.err) == (2, True)
-
-
 def test_a_debug_bundle_that_failed_says_why(accept):
     logs = {"bundles.log": "error   the disk is full\n"}
     said = accept(logs, {"bundles": 1}, lambda job: (job.debug / "20261127-asked.tar.gz").unlink())

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from verl_regress import __version__
 from verl_regress.base import processes, say, trust
-from verl_regress.base.errors import BadInput, Exit, RegressError
+from verl_regress.base.errors import Exit, RegressError
 from verl_regress.base.files import as_json, now, read_json, write_atomically
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.cluster import nodes, ray_api, ray_internals
@@ -67,10 +67,6 @@ def run(args: argparse.Namespace) -> int:
         return 0
     directory = root.acceptance / args.name
     secrets = {_CANARY: sys.stdin.buffer.readline().decode().strip(), "RAY_TOKEN": ray_api.token() or ""}
-    if not secrets[_CANARY]:
-        raise BadInput(
-            "The secret on stdin is empty, so no search could find it: run 'make acceptance', which makes one."
-        )
     if args.step == "watch":
         seen = _watch(find.of_ray_id(root, args.job), args.cluster, leaks.written(secrets))
         write_atomically(directory / f"node-{args.node}.json", as_json(seen))

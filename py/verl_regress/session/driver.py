@@ -1,5 +1,6 @@
 """Makes the runs of a session: submits the job of a run, or follows one that exists, and records how it ended."""
 
+import argparse
 import itertools
 import shutil
 import threading
@@ -30,24 +31,17 @@ _KNOWN_ENDS = (Exit.SUCCEEDED, Exit.JOB_FAILED, Exit.STOPPED, Exit.NOT_SCHEDULAB
 
 
 @dataclass(frozen=True)
-class Material:
-    """What the user's machine sent: requests and the values of their secrets, by JobSpec, and what is known there alone."""
-
-    requests: Mapping[str, Request]
-    secrets: Mapping[str, Mapping[str, str]]
-    deadlines: watch.Deadlines
-    image: str | None  # of the nodes
-    allow_mismatch: bool
-
-
-@dataclass(frozen=True)
 class Driver:
-    """One session on a cluster. `busy` is held while a job is submitted."""
+    """One session on a cluster: requests and the values of their secrets, by JobSpec, and the arguments of `verify run`. `busy` is held while
+    a job is submitted.
+    """
 
     root: SharedRoot
     api: RayApi
     session: Session
-    material: Material
+    requests: Mapping[str, Request]
+    secrets: Mapping[str, Mapping[str, str]]
+    args: argparse.Namespace
     busy: threading.Lock
 
     @cached_property
@@ -70,13 +64,13 @@ class Driver:
         if is_new:
             self._need_code(run.side)
         spec = self.suite.case(run.case).spec
-        say.step(f"verify: {run.name} ({spec} with {run.side}, {self._code(run.side)}, seed {run.seed})")
+        say.step(f"verify: {run.name} ({spec} with {run.side}, {self.code(run.side)}, seed {run.seed})")
         if is_new:
             self._prepare_recording(run)
         if is_new and not self._submit(run, job):
             return None
         kept = self.session.read(f"ended-{job.submission_id}")
-        end = Exit(kept["outcome"]) if kept else watch.follow_to_the_end(job, self.material.deadlines)
+        end = Exit(kept["outcome"]) if kept else watch.follow_to_the_end(job, self.args.deadlines)
         if end not in _KNOWN_ENDS:
             raise RegressError(
                 f"It is unknown how the job {job.submission_id} of {run.name} ended (the reason is above): fix that, then continue the session.",
@@ -141,13 +135,14 @@ class Driver:
         except Unreachable:
             return False
 
-    def _code(self, side: str) -> str:
+    def code(self, side: str) -> str:
+        """The code id of A or B."""
         return str(self._begin["codes"][side])
 
     def _need_code(self, side: str) -> None:
         """The snapshot of that side is the one that the session began with: what goes wrong without it says nothing about the code."""
         record = {"tree_sha256": self._begin["trees"][side], "source": self._begin.get("sources", {}).get(side, "…")}
-        target, then = self.root.snapshots / self._code(side), ", and continue the session"
+        target, then = self.root.snapshots / self.code(side), ", and continue the session"
         named = f"The snapshot {target.name}"
         snapshot.need_whole(target, record, named, since="the session began", then=then, error=RegressError)
 
@@ -161,9 +156,8 @@ class Driver:
                     if planned is None:
                         return False
                     submit.say_left_out(planned)
-                    secrets = self.material.secrets.get(spec, {})
-                    api = RayApi(planned.driver.address)
-                    submit.send(planned, api, "sdk", secrets, allow_mismatch=self.material.allow_mismatch)
+                    api, is_allowed = RayApi(planned.driver.address), self.args.knobs.is_on("ALLOW_MISMATCH")
+                    submit.send(planned, api, "sdk", self.secrets[spec], allow_mismatch=is_allowed)
             except RegressError as error:
                 say.error(str(error))
                 raise RegressError(
@@ -200,20 +194,20 @@ class Driver:
         return dict((self.session.read(recording.evidence) or {})["files"])
 
     def _request(self, run: Run, job: JobDir) -> Request:
-        request = self.material.requests[self.suite.case(run.case).spec]
+        request = self.requests[self.suite.case(run.case).spec]
         known = self.session.evidence()
         added = overrides.of_command_line(None, "", " ".join(schedule.overrides_of(run, self.suite, known)))
         if recording := schedule.recording_of(run, known):
             added += replay.overrides(self._recordings / recording.name, recording.steps)
         said = replace(
             request.said,
-            code_id=self._code(run.side),
+            code_id=self.code(run.side),
             submission_id=job.submission_id,
             overrides=added,
             seed=run.seed,
             perturbed=run.kind == schedule.PERTURBED,
         )
-        return replace(request, said=said, defaults=replace(request.defaults, code_id=self._code(run.side)))
+        return replace(request, said=said, defaults=replace(request.defaults, code_id=self.code(run.side)))
 
     def _plan(self, run: Run, request: Request) -> plan.Plan | None:
         """The plan of a run; None if B's config refuses a job that A's accepts, which is recorded."""
@@ -234,7 +228,7 @@ class Driver:
 
     def _takes_a(self, request: Request) -> bool:
         try:
-            plan.make(self.root, replace(request, said=replace(request.said, code_id=self._code("A"))))
+            plan.make(self.root, replace(request, said=replace(request.said, code_id=self.code("A"))))
         except RegressError:
             return False
         return True
@@ -264,7 +258,7 @@ class Driver:
                 raise
         more = {
             "artefacts": evidence.artefact_hashes(job),
-            "image": self.material.image,
+            "image": self.args.image or None,
             "stalled": end is Exit.STALLED,
         }
         found = evidence.job(job, self.api)

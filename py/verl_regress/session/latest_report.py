@@ -25,16 +25,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _find(root: SharedRoot, name: str) -> tuple[Session, dict[str, Any]]:
     """The session and its report.json. Raises BadInput."""
-    every = all_of(root)
-    is_named = name not in ("", LATEST)
+    every, is_named = all_of(root), name not in ("", LATEST)
     if is_named:
         every = [Session(named([each.path for each in every], "SESSION", name, "a session", "the newest"))]
     for session in every:
         try:
             if report := read_json(session.path / "report.json"):
                 return session, report
-            cure = f"'make verify SESSION={session.path.name}' continues it"
-            why = f"{session.path.name} is not over, so it has no report: {cure}"
+            why = f"{session.path.name} is not over, so it has no report: 'make verify SESSION={session.path.name}' continues it"
         except Unreadable as error:
             why = str(error)
         if is_named:

@@ -26,22 +26,18 @@ def collect(root: SharedRoot) -> tuple[list[Point], list[Left]]:
     for session in reversed(all_of(root)):
         try:
             evidence = session.evidence()
-            why = _why_not(evidence)
-            runs, failed = ([], 0) if why else (_runs(evidence), session.failed_checks())
-        except DAMAGED as error:
-            why, runs, failed = _damaged(error), [], 0
-        if why:
-            left.append(Left(session.path.name, why))
+            runs, failed = _runs(evidence), session.failed_checks()
+        except (CannotJudge, *DAMAGED) as error:
+            left.append(Left(session.path.name, _why_not(error)))
+            continue
         for run, case, side, job in sorted(runs, key=lambda each: each[2]):  # A first: its code is mostly the older one
             try:
                 if job["submission_id"] not in seen:
                     seen.add(job["submission_id"])
                     point = _point(root, session, evidence["begin"]["time"], case, side, run, job)
                     points.append(replace(point, failed_checks=failed))
-            except CannotJudge as error:
-                left.append(Left(f"{run} of {session.path.name}", str(error)))
-            except DAMAGED as error:
-                left.append(Left(f"{run} of {session.path.name}", _damaged(error)))
+            except (CannotJudge, *DAMAGED) as error:
+                left.append(Left(f"{run} of {session.path.name}", _why_not(error)))
     return points, left
 
 
@@ -51,19 +47,17 @@ def reports(root: SharedRoot) -> dict[str, str]:
     return {page.parent.name: f"{page.parent.name}/{page.name}" for page in pages if page.is_file()}
 
 
-def _damaged(error: Exception) -> str:
-    return f"its evidence is damaged ({type(error).__name__}: {error})"
-
-
-def _why_not(evidence: Evidence) -> str | None:
-    """Why a session cannot be used at all."""
-    if "begin" not in evidence:
-        return "it has no evidence/begin.json: it is not a session, or was cut off"
-    return None if jobs_of(evidence) else "it has recorded no run"
+def _why_not(error: Exception) -> str:
+    is_said = isinstance(error, CannotJudge)
+    return str(error) if is_said else f"its evidence is damaged ({type(error).__name__}: {error})"
 
 
 def _runs(evidence: Evidence) -> list[tuple[str, Case, str, Mapping[str, Any]]]:
-    """The recorded runs of the suite's cases in their order: name, case, side and evidence."""
+    """The recorded runs of the suite's cases in their order: name, case, side and evidence. Raises CannotJudge if there is none."""
+    if "begin" not in evidence:
+        raise CannotJudge("it has no evidence/begin.json: it is not a session, or was cut off")
+    if not jobs_of(evidence):
+        raise CannotJudge("it has recorded no run")
     cases = suites.of_recorded(evidence["begin"]["suite"]).cases
     of_cases = [case for case in cases if not case.is_in_group]  # those train a single step
     known = {run: (case, side) for case in of_cases for side in "AB" for run in schedule.runs_of(case, side, evidence)}

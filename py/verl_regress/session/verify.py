@@ -21,7 +21,7 @@ from verl_regress.jobs import watch
 from verl_regress.plan.request import Request
 from verl_regress.secrets import secret_files
 from verl_regress.session import checks, evidence, replay, schedule, suites
-from verl_regress.session.driver import Driver, Material
+from verl_regress.session.driver import Driver
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
 from verl_regress.store import snapshot
@@ -91,11 +91,10 @@ def _run(root: SharedRoot, args: argparse.Namespace) -> int:
             spec: submit.request_of(args, spec, texts[member], {submit.BASE: texts[submit.BASE]})
             for member, spec in members.items()
         }
-        material = Material(requests, secrets, args.deadlines, args.image or None, args.knobs.is_on("ALLOW_MISMATCH"))
         session = Session(root.sessions / args.session) if args.session else _begin(root, args, texts[_SUITE], requests)
         print(f"session {session.path.name}", flush=True)
         with _alone(session, args.caller):
-            last = _drive(Driver(root, RayApi(nodes.ADDRESS), session, material, busy), args)
+            last = _drive(Driver(root, RayApi(nodes.ADDRESS), session, requests, secrets, args, busy))
     except RegressError as error:
         say.error(str(error))
         if session is not None and error.status is not Exit.BAD_INPUT:
@@ -119,22 +118,19 @@ def _alone(session: Session, caller: str) -> Iterator[None]:
         yield
 
 
-def _drive(driver: Driver, args: argparse.Namespace) -> str:
+def _drive(driver: Driver) -> str:
     """Make the runs that the verdict lacks, and judge them; returns the last line. Raises RegressError."""
-    root, api, session = driver.root, driver.api, driver.session
-    begin = session.read("begin") or {}
+    args = driver.args
     if not args.again:
-        codes = begin["codes"]
-        say.step(
-            f"regression session {session.path} (profile {args.knobs['PROFILE']}): A is {codes['A']}, B is {codes['B']}"
-        )
+        a, b = (driver.code(side) for side in "AB")
+        say.step(f"regression session {driver.session.path} (profile {args.knobs['PROFILE']}): A is {a}, B is {b}")
     driver.decide_replays()
     deps.use("judge")  # only the head has them
-    while (following := _next(root, session, driver.suite, args.knobs.number("BUDGET"))) is not None:
+    while (following := _next(driver, args.knobs.number("BUDGET"))) is not None:
         stopped = driver.make(following)
         if stopped is not None:
             return f"stop {stopped.ray_id} {stopped.path}"
-    return f"end {_judge(root, api, session, args)}"
+    return f"end {_judge(driver)}"
 
 
 def _suite(text: str, args: argparse.Namespace) -> Suite:
@@ -171,10 +167,8 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str, requests: Mapp
             },
         )
     if not args.knobs["ONLY"]:
-        replays = {
-            spec: args.knobs.is_on("REPLAY") and bool(each.workload.samples_key) for spec, each in requests.items()
-        }
-        most = sum(case.most_runs(is_replayed=replays[case.spec]) for case in suite.cases)
+        replays = {spec for spec, each in requests.items() if args.knobs.is_on("REPLAY") and each.workload.samples_key}
+        most = sum(case.most_runs(is_replayed=case.spec in replays) for case in suite.cases)
         most = min(most, args.knobs.number("BUDGET") or sys.maxsize)
         least = min(2 * len(suite.cases), most)
         reused = ", less those of A that earlier sessions made" if suite.reuse else ""
@@ -197,10 +191,11 @@ def _chosen(args: argparse.Namespace) -> set[str]:
     return set(args.knobs["ONLY"].replace(",", " ").split())
 
 
-def _next(root: SharedRoot, session: Session, suite: Suite, budget: int | None) -> Run | None:
+def _next(driver: Driver, budget: int | None) -> Run | None:
     """The next run; None if nothing is lacking, or the budget is used up. Earlier runs of A are taken over."""
     from verl_regress.session import reuse, verdict  # here, because numpy and scipy take half a second to load
 
+    root, session, suite = driver.root, driver.session, driver.suite
     while True:
         known = session.evidence()
         only = set(known["begin"]["only"])
@@ -209,14 +204,9 @@ def _next(root: SharedRoot, session: Session, suite: Suite, budget: int | None) 
         if following is None:
             return None
         case = suite.case(following.case)
-        is_replayed = schedule.recording_of(following, known) is not None  # its rollouts are this session's
-        may_reuse = (
-            following.side == "A"
-            and suite.reuse
-            and not only
-            and not is_replayed
-            and following.kind != schedule.ROLLOUT
-        )
+        # Its rollouts are this session's.
+        is_replayed = following.kind == schedule.ROLLOUT or schedule.recording_of(following, known) is not None
+        may_reuse = suite.reuse and not only and following.side == "A" and not is_replayed
         earlier = reuse.earlier_run_of_a(root, session, case, following) if may_reuse else None
         if earlier is not None:
             before, job = earlier
@@ -231,14 +221,16 @@ def _next(root: SharedRoot, session: Session, suite: Suite, budget: int | None) 
         return following
 
 
-def _judge(root: SharedRoot, api: RayApi, session: Session, args: argparse.Namespace) -> int:
+def _judge(driver: Driver) -> int:
     from verl_regress.session import report, verdict  # as above
     from verl_verdict import verdicts
 
-    gathered = session.evidence()
+    session, args, gathered = driver.session, driver.args, driver.session.evidence()
     end = {
-        "nodes": evidence.nodes(api),
-        "digests": evidence.job_digests(root, [job["submission_id"] for job in checks.own_jobs(gathered).values()]),
+        "nodes": evidence.nodes(driver.api),
+        "digests": evidence.job_digests(
+            driver.root, [job["submission_id"] for job in checks.own_jobs(gathered).values()]
+        ),
     }
     with contextlib.suppress(OSError):  # a full disk must not hide the answer; writing the reports reports it
         session.write("end", end)
