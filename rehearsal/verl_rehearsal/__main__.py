@@ -47,14 +47,20 @@ def main(argv: list[str] | None = None) -> None:
     asked, overrides = parser.parse_known_args(argv)  # argparse cannot take options between these
     if unknown := [each for each in overrides if asked.command != "train" or not _is_override(each)]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers 5 shows one even for a tiny model
     try:
         if asked.command == "train":
             start = _print if asked.print else train.start
             start(train.command(asked.workload, asked.run, asked.model, asked.data, overrides), asked.run)
         elif asked.command == "model":
-            _make_model(asked)
+            from verl_rehearsal import tiny_model
+
+            of_critic = asked.critic or asked.directory.with_name(f"{asked.directory.name}-critic")
+            print(json.dumps(tiny_model.build(asked.directory, of_critic, seed=asked.seed, for_gpu=asked.for_gpu)))
         elif asked.command == "critic":
-            _make_critic(asked)
+            from verl_rehearsal import critic as of_any_model
+
+            of_any_model.build(asked.model, asked.directory)
         elif asked.directory == "-":
             print(json.dumps(sums.splits(asked.seed)))
         else:
@@ -73,23 +79,6 @@ def _is_override(text: str) -> bool:
 
 def _print(argv: list[str], run: Path) -> None:
     print(shlex.join(["env", *(f"{name}={value}" for name, value in train.environment(run).items()), *argv]))
-
-
-def _make_critic(asked: argparse.Namespace) -> None:
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from verl_rehearsal import critic
-
-    critic.build(asked.model, asked.directory)
-
-
-def _make_model(asked: argparse.Namespace) -> None:
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers 5 shows one even for a tiny model
-    from verl_rehearsal import tiny_model
-
-    actor: Path = asked.directory
-    critic: Path = asked.critic or actor.with_name(f"{actor.name}-critic")
-    facts = tiny_model.build(actor, critic, seed=asked.seed, for_gpu=asked.for_gpu)
-    print(json.dumps(facts))
 
 
 if __name__ == "__main__":

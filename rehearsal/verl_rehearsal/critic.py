@@ -1,4 +1,4 @@
-"""Makes the critic of any model, as tiny_model does with its own: on the model's body, with values that start at zero."""
+"""Makes the critic of any model: on the model's body, with values that start at zero."""
 
 import shutil
 from pathlib import Path

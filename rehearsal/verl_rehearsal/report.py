@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,14 +10,10 @@ DIRECTORY_VARIABLE = "VERL_REHEARSAL_REPORTS"
 
 
 def node_ip() -> str:
-    """Return this node's IP address as Ray knows it; in a process outside Ray, the address of the hostname."""
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
-        return str(ray.util.get_node_ip_address())
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "unknown"
+    """Return this node's IP address as Ray knows it."""
+    import ray
+
+    return str(ray.util.get_node_ip_address())
 
 
 def write(kind: str, payload: Mapping[str, object]) -> None:

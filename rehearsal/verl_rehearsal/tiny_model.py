@@ -4,7 +4,6 @@ A model that knows nothing makes a poor rehearsal: its policy is uniform, so tra
 wrong they are, and it never gets a reward. A model that knows everything has nothing left to learn.
 """
 
-import copy
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2ForTokenClassification
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from verl_rehearsal import sums
+from verl_rehearsal import critic, sums
 from verl_rehearsal.errors import RehearsalError
 from verl_rehearsal.sampling import Request, SamplingParams, sample
 
@@ -47,12 +46,11 @@ def build(actor_dir: Path, critic_dir: Path, *, seed: int, for_gpu: bool = False
             tokenizer = _tokenizer()
             model = Qwen2ForCausalLM(_config(tokenizer, for_gpu))
             warmup_steps, accuracy = _warm_up(model, tokenizer, seed)
-            critic = _critic(model)
+            model.save_pretrained(actor_dir)
+            tokenizer.save_pretrained(actor_dir)
+            critic.build(actor_dir, critic_dir)
     finally:
         torch.set_num_threads(threads)
-    for trained, folder in ((model, actor_dir), (critic, critic_dir)):
-        trained.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
     seconds = round(time.monotonic() - started, 1)
     return {"sampled_accuracy": accuracy, "warmup_steps": warmup_steps, "seconds": seconds}
 
@@ -149,15 +147,3 @@ def _sampled_accuracy(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int)
     replies = tokenizer.batch_decode([completion.token_ids for completion in completions], skip_special_tokens=True)
     right = [reply.strip() == sums.answer(a, b) for reply, (a, b) in zip(replies, asked, strict=True)]
     return right.count(True) / len(asked)
-
-
-def _critic(model: Any) -> Any:
-    """Return a critic on the actor's body, whose values start at zero: a random head would start PPO with noise."""
-    config = copy.deepcopy(model.config)
-    config.num_labels = 1
-    config.classifier_dropout = 0.0
-    critic = Qwen2ForTokenClassification(config)
-    critic.model.load_state_dict(model.model.state_dict())
-    torch.nn.init.zeros_(critic.score.weight)
-    torch.nn.init.zeros_(critic.score.bias)
-    return critic

@@ -12,19 +12,11 @@ AMOUNTS = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_m
 ACTIONS = ("empty_cache", "ipc_collect", "reset_peak_memory_stats")
 
 
-def _no_bytes(*_args: object, **_kwargs: object) -> int:
-    return 0
-
-
-def _nothing_to_do(*_args: object, **_kwargs: object) -> None:
-    return None
-
-
 def apply(module: ModuleType) -> None:
     """Add what is missing; ``module`` is ``torch``."""
     stand_ins: dict[str, Callable[..., object]] = {
-        **dict.fromkeys(AMOUNTS, _no_bytes),
-        **dict.fromkeys(ACTIONS, _nothing_to_do),
+        **dict.fromkeys(AMOUNTS, lambda *_args, **_kwargs: 0),
+        **dict.fromkeys(ACTIONS, lambda *_args, **_kwargs: None),
         "mem_get_info": lambda *_args, **_kwargs: (0, 0),
         "get_device_name": lambda *_args, **_kwargs: "cpu",
         "manual_seed": module.manual_seed,

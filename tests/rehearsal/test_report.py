@@ -2,7 +2,6 @@
 
 import json
 import os
-import types
 
 from verl_rehearsal import report
 
@@ -22,11 +21,3 @@ def test_a_report_is_replaced_whole_and_leaves_nothing_unfinished(tmp_path, monk
     (written,) = (tmp_path / "run" / "reports").iterdir()
     assert written.name == f"rollout_weights-worker-7-{os.getpid()}.json"
     assert json.loads(written.read_text()) == {"updates": [3]}
-
-
-def test_the_node_ip_is_rays_inside_a_ray_process(monkeypatch):
-    ray = types.SimpleNamespace(
-        is_initialized=lambda: True, util=types.SimpleNamespace(get_node_ip_address=lambda: "10.1.2.3")
-    )
-    monkeypatch.setitem(report.sys.modules, "ray", ray)
-    assert report.node_ip() == "10.1.2.3"
