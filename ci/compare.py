@@ -423,7 +423,7 @@ def _report(
     document["not_touched"] = list(untouched)
     (out / "report.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
     tests = [junit.Test("verdict", name, skipped=_NOT_TOUCHED) for name in untouched]
-    tests += junit.of_verdicts(found, allow)
+    tests += junit.verdict_tests(found, allow)
     (out / "junit.xml").write_text(junit.document("verl-regress", tests), "utf-8")
     (out / "report.md").write_text(markdown, "utf-8")
     (out / "verdict.json").write_text(json.dumps(words) + "\n", "utf-8")  # what ci/comment.py reads

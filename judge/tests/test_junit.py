@@ -16,15 +16,15 @@ def read(tests):
 
 
 def test_a_verdict_that_is_not_allowed_fails_and_no_control_character_is_in_the_file():
-    counts, said = read(junit.of_verdicts([BROKEN, FINE], {Word.CHANGED}))
+    counts, said = read(junit.verdict_tests([BROKEN, FINE], {Word.CHANGED}))
     assert counts == ("mine", "2", "1", "0")
     assert said == {"ppo": [("failure", "regressed: KeyError: \\x1b[31mno")], "sft": []}
-    assert read(junit.of_verdicts([FINE], set()))[0] == ("mine", "1", "1", "0")
+    assert read(junit.verdict_tests([FINE], set()))[0] == ("mine", "1", "1", "0")
 
 
 def test_what_would_pass_is_skipped_for_a_reason():
     tests = [
-        *junit.of_verdicts([BROKEN, FINE], {Word.CHANGED}, "a check failed"),
+        *junit.verdict_tests([BROKEN, FINE], {Word.CHANGED}, "a check failed"),
         junit.Test("verify", "head", ["it moved"]),
     ]
     counts, said = read(tests)

@@ -98,13 +98,13 @@ def _middle_and_unit(values: Array, floor: float) -> tuple[Array, Array]:
     middle = np.nansum(values, axis=0) / runs
     squares = np.nansum((values - middle) ** 2, axis=0)
     degrees = np.maximum(runs - 1, 0)
-    near = _of_neighbours(squares) / np.maximum(_of_neighbours(degrees), 1)
+    near = _sum_of_neighbours(squares) / np.maximum(_sum_of_neighbours(degrees), 1)
     everywhere = squares.sum() / max(degrees.sum(), 1)
     spread = np.sqrt(np.maximum(near, everywhere))
     return middle, np.maximum(spread, max(floor / NOISE_FACTOR, _LEAST_UNIT)) * np.sqrt(1 + 1 / runs)
 
 
-def _of_neighbours(values: Array) -> Array:
+def _sum_of_neighbours(values: Array) -> Array:
     """The sum of the values at each step and its neighbours."""
     reach = max(_FEWEST_NEIGHBOURS, math.ceil(_NEIGHBOURS * len(values)))
     until = np.concatenate([[0.0], np.cumsum(values)])

@@ -90,7 +90,7 @@ class Curve:
         ]
 
 
-def of_case(
+def case_curves(
     workload: str,
     runs_a: Sequence[Run],
     runs_b: Sequence[Run],
@@ -114,7 +114,7 @@ def of_case(
         shown.insert(0, metric)
     found = []
     for name in dict.fromkeys(shown):
-        curve, limits = of_metric(name, runs_a, runs_b), known.get(name)
+        curve, limits = metric_curve(name, runs_a, runs_b), known.get(name)
         if limits:
             label, (mark, story) = "first outside:", _in_band(limits, runs_b)
         elif known or deterministic is False:
@@ -179,7 +179,7 @@ def summary(shown: Sequence[Curve]) -> str:
     return f"{what}, first in {since}" if beyond else f"{what}, but see {since}"
 
 
-def of_metric(name: str, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Curve:
+def metric_curve(name: str, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Curve:
     """The curve of one metric, without a story."""
     a, b = (tuple(series for run in side if (series := _finite(run, name))) for side in (runs_a, runs_b))
     return Curve(name, a, b)

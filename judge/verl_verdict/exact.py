@@ -152,7 +152,7 @@ def noise(groups: Iterable[Sequence[Run]], perturbed: Iterable[tuple[Run, Run]] 
     return Noise(_running(of_repeats), _running(of_perturbed), _running(of_stages))
 
 
-def of_one_repeat(groups: Sequence[Sequence[Run]]) -> tuple[Noise, Noise]:
+def noise_of_one_repeat(groups: Sequence[Sequence[Run]]) -> tuple[Noise, Noise]:
     """The noise of an A that differs from itself on equal rollouts: what is surely no more than that, and what may be.
 
     One repeat does not measure the noise of each metric, so a stage has that of all its metrics.

@@ -148,7 +148,7 @@ class Group:
 def change_points(groups: Iterable[Group]) -> list[list[Change]]:
     """What each change of code has changed in all groups, the worst first; the change points are in the order of time."""
     found = [change for group in groups for trend in group.trends for change in trend.changes]
-    points = _by(found, lambda change: (change.first.series, change.first.tree))
+    points = _grouped(found, lambda change: (change.first.series, change.first.tree))
     worst_first = [sorted(each, key=lambda change: change.rank) for each in points]
     return sorted(worst_first, key=lambda each: each[0].first.time)
 
@@ -210,17 +210,17 @@ def _judged(points: Sequence[Point], number: int, first: Point) -> Group:
 def repeats(points: Sequence[Point]) -> bool | None:
     """Do runs with one seed repeat each other? True needs two runs that do, of any code; False two runs of one code that do not."""
     is_shown = None
-    for same in _by(points, lambda point: (point.run.seed, point.tree)):
+    for same in _grouped(points, lambda point: (point.run.seed, point.tree)):
         is_equal = exact.repeats([point.compared for point in same])
         if is_equal is False:
             return False
         is_shown = is_shown or is_equal
-    for same in _by(points, lambda point: point.run.seed) if not is_shown else []:
+    for same in _grouped(points, lambda point: point.run.seed) if not is_shown else []:
         is_shown = is_shown or any(exact.repeats([a.compared, b.compared]) for a, b in pairwise(same)) or None
     return is_shown
 
 
-def _by(these: Iterable[_T], key: Callable[[_T], object]) -> list[list[_T]]:
+def _grouped(these: Iterable[_T], key: Callable[[_T], object]) -> list[list[_T]]:
     found: dict[object, list[_T]] = {}
     for each in these:
         found.setdefault(key(each), []).append(each)
@@ -251,11 +251,11 @@ def _trends(points: Sequence[Point], is_exact: bool) -> list[Trend]:
 def _differing(points: Sequence[Point]) -> list[tuple[Point, Point]]:
     """The last run before and the first one after a change of code, of one series and one seed, that differ by more than rounding grows to."""
     known = exact.noise(
-        [point.compared for point in same] for same in _by(points, lambda point: (point.run.seed, point.tree))
+        [point.compared for point in same] for same in _grouped(points, lambda point: (point.run.seed, point.tree))
     )
     pairs = []
-    for same in _by(points, lambda point: (point.series, point.run.seed)):
-        for before, (first, *_) in pairwise(_by(same, lambda point: point.tree)):
+    for same in _grouped(points, lambda point: (point.series, point.run.seed)):
+        for before, (first, *_) in pairwise(_grouped(same, lambda point: point.tree)):
             pairs.append(([each for each in before if each.time <= first.time][-1], first))
     return [(a, b) for a, b in pairs if exact.compare(a.compared, b.compared, known).outcome is exact.Outcome.DIFFERS]
 
@@ -282,8 +282,8 @@ def _sampled(
 ) -> list[Change]:
     found = []
     finite = [each for each in values if math.isfinite(each[1])]
-    for same in _by(finite, lambda each: each[0].series):
-        codes = _by(same, lambda each: each[0].tree)  # a run of earlier code is beside the other runs of that code
+    for same in _grouped(finite, lambda each: each[0].series):
+        codes = _grouped(same, lambda each: each[0].tree)  # a run of earlier code is beside the other runs of that code
         mine = [each for code in codes for each in code]
         places = list(accumulate(len(code) for code in codes))
         steps = changes.steps([value for _, value in mine], floor, places)

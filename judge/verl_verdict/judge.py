@@ -155,7 +155,7 @@ def _prepare(
     measured, unused = _measured(runs_a, perturbed)
     is_measured = is_replay and bool(repeats) and not deterministic
     if is_measured:
-        noise, at_most = exact.of_one_repeat(groups)
+        noise, at_most = exact.noise_of_one_repeat(groups)
     else:
         noise = at_most = exact.noise(groups, measured) if deterministic else exact.Noise()
     compared = [(pair, _compare(pair.a[0], b, noise, at_most)) for pair in paired.pairs for b in pair.b]

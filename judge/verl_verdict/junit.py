@@ -18,7 +18,7 @@ class Test:
     skipped: str = ""
 
 
-def of_verdicts(found: Sequence[Verdict], allow: Collection[Word], skipped: str = "") -> list[Test]:
+def verdict_tests(found: Sequence[Verdict], allow: Collection[Word], skipped: str = "") -> list[Test]:
     """A test per verdict. One that is not allowed is a failure; `skipped` is why the others do not pass, if they do not."""
     return [
         Test("verdict", one.case, [f"{one.word.value}: {one.reason}", *verdict_text.text([one], allow).splitlines()])

@@ -107,8 +107,8 @@ def _case(case: Case, at: int) -> Markup:
     workload = next((verdict.workload for verdict in case.verdicts), "")
     repeats = next((verdict.deterministic for verdict in case.verdicts), None)
     at_first = (first.metric, None if word is Word.INCONCLUSIVE else first.step) if first else None
-    drawn = curves.of_case(workload, case.runs_a, case.runs_b, case.decisive, at_first, deterministic=repeats)
-    times = curves.of_metric(speed.STEP, case.runs_a, case.runs_b)
+    drawn = curves.case_curves(workload, case.runs_a, case.runs_b, case.decisive, at_first, deterministic=repeats)
+    times = curves.metric_curve(speed.STEP, case.runs_a, case.runs_b)
     return element(
         "section",
         element("h2", case.name, id=f"heading-{at}"),
@@ -189,7 +189,7 @@ def _costs(case: Case) -> Markup:
             rows.append([phase.name, f"{phase.a:.3g} s", f"{phase.b:.3g} s", ratio])
     names = {name for run in (*case.runs_a, *case.runs_b) for name in run.series}
     for name in sorted(name for name in names if name.endswith(_MEMORY)):
-        both = curves.of_metric(name, case.runs_a, case.runs_b)
+        both = curves.metric_curve(name, case.runs_a, case.runs_b)
         most = [max((value for run in side for value in run.values()), default=0.0) for side in (both.a, both.b)]
         if all(most):
             rows.append([name, *(f"{value:.3g} GB" for value in most), f"{most[1] / most[0]:.2f}"])

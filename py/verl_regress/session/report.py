@@ -279,5 +279,5 @@ def as_junit(outcome: Outcome) -> str:
         junit.Test("verify", f"{check.name}: {check.claim}", check.problems, check.skipped or "")
         for check in outcome.checks
     ]
-    of_verdicts = junit.of_verdicts(outcome.verdicts, outcome.allow, outcome.headline if outcome.failed else "")
+    of_verdicts = junit.verdict_tests(outcome.verdicts, outcome.allow, outcome.headline if outcome.failed else "")
     return junit.document("verl-regress verify", [*of_verdicts, *of_checks])
