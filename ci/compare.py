@@ -32,7 +32,6 @@ _OLDEST = (0, 7, 1)  # what verl_rehearsal supports
 _CONFIG = ".verl-regress.yaml"
 _PACKAGING = ("setup.py", "pyproject.toml", "requirements*.txt")
 _NOT_TOUCHED = "not touched"
-_MOST_ANNOTATIONS = 10  # GitHub shows no more of a step
 _OF_RAY = re.compile(r"^(?:\x1b\[[0-9;]*m)*\([^()]* pid=\d+[^()]*\)(?:\x1b\[[0-9;]*m)*\s*|\x1b\[[0-9;]*m")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b: ")
 _NOT_OF_USER = ("RAY_", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
@@ -406,7 +405,7 @@ def _report(
     out: Path, found: Sequence[Verdict], untouched: Sequence[str], runs: Mapping[str, Sequence[Run]], sides: Sequence[Side],
     allow: Collection[Word], notes: Sequence[str], changes: Sequence[str],
 ) -> None:  # fmt: skip
-    """Write report.md, report.html, report.json, junit.xml and verdict.json, and in GitHub's CI the step's summary and annotations."""
+    """Write report.md, report.html, report.json, junit.xml and verdict.json, and in GitHub's CI the step's summary."""
     words = {each.case: each.word.value for each in found} | dict.fromkeys(untouched, _NOT_TOUCHED)
     worst = verdicts.worst(found).value if found else _NOT_TOUCHED
     cases = ", ".join(case for case, word in words.items() if word == worst)
@@ -430,10 +429,6 @@ def _report(
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(markdown)
-    if os.environ.get("GITHUB_ACTIONS") == "true" and (
-        bad := [each for each in found if verdicts.status([each], allow)]
-    ):
-        print(*_annotations(bad[0], changes), sep="\n")
 
 
 def _markdown(title: str, found: Sequence[Verdict], untouched: Sequence[str], notes: Sequence[str]) -> str:
@@ -449,24 +444,6 @@ def _markdown(title: str, found: Sequence[Verdict], untouched: Sequence[str], no
 def _cell(text: str) -> str:
     """Text of a run or a path as plain text in a table of Markdown."""
     return verdict_text.printable(text).translate({ord(each): f"&#{ord(each)};" for each in "<>&|[]`@"})
-
-
-def _annotations(verdict: Verdict, changes: Sequence[str]) -> list[str]:
-    """GitHub's workflow commands: the verdict at the first change of each file, as `git diff --unified=0` lists them."""
-    found, path = [], ""
-    for line in changes:
-        if line.startswith("+++ b/"):
-            path = line.removeprefix("+++ b/")
-        elif line.startswith("@@ ") and path:
-            at = line.split(" +", 1)[1].split(" ", 1)[0].split(",", 1)[0]
-            said = f"{verdict.case} {verdict.word.value}: {verdict.reason}"
-            found.append(f"::error file={_escaped(path, ',:')},line={max(int(at), 1)}::{_escaped(said)}")
-            path = ""
-    return found[:_MOST_ANNOTATIONS]
-
-
-def _escaped(text: str, more: str = "") -> str:
-    return "".join(f"%{ord(each):02X}" if each in f"%\r\n{more}" else each for each in text)
 
 
 if __name__ == "__main__":

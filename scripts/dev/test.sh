@@ -17,7 +17,6 @@
 source "$(dirname "$0")/../lib/regress.bash"
 cli::begin_with 'lint unit contract rules py unit-slow py-slow container platforms faults ...' "$@"
 env::check
-source "${REPO_DIR}/scripts/dev/memory.bash"
 source "${REPO_DIR}/scripts/dev/suite.bash"
 cd "$REPO_DIR"
 
@@ -25,7 +24,7 @@ cd "$REPO_DIR"
 venv::ensure
 mkdir -p "$REPORTS"
 in_memory=''
-memory::temp_dir in_memory
+suite::temp_dir in_memory
 for suite in "$@"; do
   log::step "suite ${suite}"
   suite::run "$suite" "$in_memory"
