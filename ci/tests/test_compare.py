@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -84,8 +83,7 @@ def compared(repository, tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "_unfaithful", lambda *_: None)
     monkeypatch.setattr(compare, "_make_inputs", lambda *_: None)
     monkeypatch.setattr(compare.signal, "signal", lambda *_: None)
-    for name in ("GITHUB_STEP_SUMMARY",):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     return compared
 
 
