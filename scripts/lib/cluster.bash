@@ -103,16 +103,10 @@ cluster::await_ready() {
   cli::temp_dir addresses
   node::ask_all "$addresses" node::address
   for node in $(node::list); do nodes+=("${node}=$(<"${addresses}/${node}")"); done
-  cluster::expected_gpus gpus
+  [[ -n $WORKER_GPUS ]] || gpus=(--worker-gpus "$GPUS_PER_WORKER") # what Ray must have counted on a worker
   unlisted=$(helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" --gcs-port "$GCS_PORT" \
     "${gpus[@]}" "${nodes[@]}")
   cluster::_list_packages "$unlisted"
-}
-
-# cluster::expected_gpus ARRAY: the words for the helper that say how many GPUs Ray must have counted on a worker, if it did.
-cluster::expected_gpus() {
-  local -n _gpus=$1
-  [[ -n $WORKER_GPUS ]] || _gpus=(--worker-gpus "$GPUS_PER_WORKER")
 }
 
 # cluster::_list_packages NODES: if a list cannot be written, this reports the reason, and `make submit` the node.

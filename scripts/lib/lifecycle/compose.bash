@@ -292,8 +292,5 @@ compose::list_at() {
   hosts::docker "$1" ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$2" | sort | cut -f2-
 }
 
-# compose::names: all containers of this engine: NAME, a space, and the cluster that its label names.
-compose::names() { hosts::docker_all ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}"; }
-
 # Compose reports every step; only errors are worth a line. Its exit status still decides (pipefail).
 compose::_errors_only() { grep -vE '^ *(Container|Network|Volume) .*(Creating|Created|Starting|Started|Running|Recreate|Recreated|Waiting|Healthy)$' >&2 || true; }

@@ -13,7 +13,7 @@ nodes::debugger_host() { ! hosts::are_several || printf '127.0.0.1\n'; }
 nodes::check() {
   local checks=(prereq::port prereq::disk prereq::memory prereq::gpus)
   ! hosts::are_several || checks=(hosts::check prereq::disk)
-  prereq::run prereq::engine prereq::version1_leftovers prereq::names "${checks[@]}" prereq::shared_root prereq::compose prereq::node_image
+  prereq::run prereq::engine prereq::names "${checks[@]}" prereq::shared_root prereq::compose prereq::node_image
 }
 
 # nodes::need: what ensure_up requires.

@@ -186,11 +186,8 @@ image::_ensure_own_base() {
 }
 
 image::_need_mmdebstrap() {
-  local cure="Set BASE_IMAGE to an image with Python 3.11 that this machine has, or make a registry reachable."
-  [[ $(apt-cache madison python3-venv 2>/dev/null) == *' 3.11.'* ]] ||
-    cli::die 1 "BASE_IMAGE=${BASE_IMAGE} could not be pulled, and python3 of this machine's distribution ($1) is not 3.11, so none can be made from its packages. ${cure}"
-  [[ -x $(command -v mmdebstrap) && $(id -u) == 0 ]] ||
-    cli::die 1 "BASE_IMAGE=${BASE_IMAGE} could not be pulled; making one from $1's packages needs mmdebstrap and root. ${cure}"
+  [[ $(apt-cache madison python3-venv 2>/dev/null) == *' 3.11.'* && -x $(command -v mmdebstrap) && $(id -u) == 0 ]] ||
+    cli::die 1 "BASE_IMAGE=${BASE_IMAGE} could not be pulled; making one from $1's packages needs mmdebstrap, root and Python 3.11 among them: set BASE_IMAGE to an image with Python 3.11 that this machine has, or make a registry reachable."
 }
 
 # --- the build

@@ -3,7 +3,7 @@
 
 # legacy::list: their names, one per line; never one with our label, whatever its name.
 legacy::list() {
-  compose::names | awk 'NF == 1 && $1 ~ /^mvp-ray-(head|worker-[0-9]+)$/ { print $1 }'
+  docker ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" | awk 'NF == 1 && $1 ~ /^mvp-ray-(head|worker-[0-9]+)$/ { print $1 }'
 }
 
 # legacy::ensure_removed: they are removed. Best effort: one that cannot be removed is reported, and the others are still removed.

@@ -37,14 +37,6 @@ prereq::compose() {
   log::ok "Compose ${version}"
 }
 
-prereq::version1_leftovers() {
-  local left
-  left=$(legacy::list | paste -sd' ')
-  [[ -z $left ]] ||
-    cli::die 1 "Containers of version 1 are still here (${left}): remove them with 'scripts/03_cleanup_v1_legacy.sh'."
-  log::ok "no container of version 1 (mvp-ray-head, mvp-ray-worker-<n>)"
-}
-
 # prereq::node_image: whether `make up` will find the image. If it is missing, the other checks still run.
 prereq::node_image() {
   local image
