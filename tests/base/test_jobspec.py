@@ -8,8 +8,7 @@ import pytest
 
 from verl_regress import base
 from verl_regress.base import documents
-from verl_regress.base.base_config import BaseConfig, Deterministic
-from verl_regress.base.jobspec import JobSpec, Secret
+from verl_regress.base.jobspec import BaseConfig, Deterministic, JobSpec, Secret
 
 SCHEMAS = Path(base.__file__).parents[1]
 JOBSPEC = """\

@@ -11,7 +11,7 @@ from verl_regress.base.errors import BadInput
 
 
 def asked(mode, uid, gid, whom):
-    return trust.foreign(Path("/nowhere/a file"), os.stat_result((mode, 1, 1, 1, uid, gid, 0, 0, 0, 0)), whom)
+    return trust.foreign(os.stat_result((mode, 1, 1, 1, uid, gid, 0, 0, 0, 0)), whom, Path("/nowhere/a file"))
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ import yaml
 from shared_fixtures import BASE
 
 from verl_regress.base import documents
-from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput
-from verl_regress.base.jobspec import JobSpec
+from verl_regress.base.jobspec import BaseConfig, JobSpec
 from verl_regress.plan import plain_secrets
 from verl_regress.plan.overrides import Override
 from verl_regress.plan.request import CommandLine, Defaults, Request

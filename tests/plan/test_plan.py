@@ -5,9 +5,8 @@ import pytest
 from shared_fixtures import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write
 
 from verl_regress.base import documents, layout
-from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput
-from verl_regress.base.jobspec import JobSpec
+from verl_regress.base.jobspec import BaseConfig, JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
 from verl_regress.plan import plan

@@ -14,9 +14,8 @@ import yaml
 from shared_fixtures import write
 
 from verl_regress.base import documents, layout
-from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput
-from verl_regress.base.jobspec import JobSpec
+from verl_regress.base.jobspec import BaseConfig, JobSpec
 from verl_regress.base.owner import Owner
 from verl_regress.plan import plan
 from verl_regress.plan.compose import Composed

@@ -12,7 +12,7 @@ import pytest
 from shared_fixtures import write
 from streams import state_of, tar
 
-from verl_regress.base import layout, lock
+from verl_regress.base import lock
 from verl_regress.base.layout import JobDir
 from verl_regress.store import retention, snapshot
 from verl_regress.store.retention import uncollected
@@ -190,25 +190,17 @@ def test_without_ray_or_with_a_damaged_end_only_a_recorded_end_counts(gc, ray, o
     assert [has_none(job) for job in (ended, unknown, damaged)] == [True, False, False]
 
 
-def test_what_a_job_that_is_not_over_reads_and_runs_from_stays(gc, ray, old, snapshots, monkeypatch):
+def test_what_a_job_that_is_not_over_reads_and_runs_from_stays(gc, old, snapshots):
     """In another cluster, whose Ray is not asked, until it recorded its end."""
-    monkeypatch.setattr(layout, "HELPER_DIR", snapshots.helpers / "cccccccccccc")
     parent, other, child = old("parent", 50), old("other", 50), old("child", 49, ended=None, has_checkpoint=False)
-    plans(
-        child, cluster="d", argv=[f"trainer.resume_from_path={parent.checkpoints}/global_step_10"],
-        entrypoint=f"python3 {snapshots.helpers}/aaaaaaaaaaaa/py/run.py launch x", code=f"{snapshots.snapshots}/codeB",
-    )  # fmt: skip
-    for name in ("aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc", "packages-cpython-311-x86_64"):
-        write(snapshots.helpers / name / "py/run.py", "")
-    assert "removed helper" not in gc("--keep=0")  # they are young
-    monkeypatch.setattr(retention.time, "time", lambda now=time.time: now() + 2 * DAY)
+    reads = f"trainer.resume_from_path={parent.checkpoints}/global_step_10"
+    plans(child, cluster="d", argv=[reads], code=f"{snapshots.snapshots}/codeB")
     said = gc("--keep=0")
     assert (has_all(parent), has_none(other)) == (True, True)
     assert "keep 1 (the job child reads them): parent" in said
-    assert "keep 1 (the job child runs from it): aaaaaaaaaaaa" in said
     assert list(snapshot.list_snapshots(snapshots)) == ["codeA", "codeB"]
-    assert sorted(path.name[:4] for path in snapshots.helpers.iterdir()) == ["aaaa", "cccc", "pack"]
     child.write_state("ended", DONE["ended"])
+    age(child.path, 49)
     gc("--keep=0")
     assert has_none(parent)
 
@@ -232,7 +224,7 @@ def test_checkpoints_of_every_attempt_go_with_the_job(gc, ray, old):
     assert second.read_state("collected")["checkpoints"] == ["global_step_20"]
 
 
-def test_what_a_link_leads_to_stays(gc, old, snapshots, tmp_path):
+def test_what_a_link_leads_to_stays(gc, old, snapshots):
     kept = old("kept", 50)
     for name in ("whole", "one"):
         old(name, 80)
@@ -241,15 +233,12 @@ def test_what_a_link_leads_to_stays(gc, old, snapshots, tmp_path):
     (jobs / "whole" / "checkpoints").symlink_to(kept.checkpoints)
     (jobs / "one" / "checkpoints" / "global_step_20").symlink_to(kept.checkpoints / "global_step_10")
     (snapshots.snapshots / "codeD").symlink_to("codeA")
-    write(tmp_path / "mine" / "aaaaaaaaaaaa" / "notes.txt", "mine")
-    snapshots.helpers.symlink_to(tmp_path / "mine")
     age(jobs / "one", 80)
     before = state_of(kept.path)
     gc("--keep=1")
     assert state_of(kept.path) == before
     assert [path.name for path in (jobs / "one" / "checkpoints").iterdir()] == ["global_step_20"]
     assert (snapshots.snapshots / "codeD").is_symlink()
-    assert (tmp_path / "mine" / "aaaaaaaaaaaa" / "notes.txt").exists()
 
 
 def test_a_dry_run_names_the_same_and_changes_nothing(run, gc, old, snapshots):
@@ -337,15 +326,12 @@ def test_the_session_of_another_user_is_theirs_to_give_up(gc, old, shared):
     )
 
 
-def test_a_job_that_cannot_be_read_is_named_and_keeps_every_snapshot_and_helper(gc, old, snapshots, monkeypatch):
-    monkeypatch.setattr(retention.time, "time", lambda now=time.time: now() + 2 * DAY)
+def test_a_job_that_cannot_be_read_is_named_and_keeps_every_snapshot(gc, old, snapshots):
     job = old("closed", 80, has_checkpoint=False)
     (job.config / "resolved.json").unlink()
     (job.config / "resolved.json").mkdir()
-    write(snapshots.helpers / "aaaaaaaaaaaa" / "py/run.py", "")
     said = gc("--keep=0")
     assert "keep 3 (closed cannot be read, and may use it): codeA, codeB, codeC" in said
-    assert "keep 1 (closed cannot be read, and may use it): aaaaaaaaaaaa" in said
     assert said.endswith("skip    gc (nothing to remove)\n")
 
 

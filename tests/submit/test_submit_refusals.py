@@ -17,9 +17,7 @@ KEYS = (
 FIXED = "is refused: a job writes only into its own directory; leave it out."
 NOT_HYDRA = "is not Hydra's key=value: write it as a.b.c=value."
 MAKE = ", a value with spaces in quotes."
-TOO_MANY = "(its aliases make more than 100,000 values): fix that line."
-# Lists in which each has the one before it ten times.
-TEN_TIMES = "l0: &l0 [x]\n" + "".join(f"l{n}: &l{n} [{f'*l{n - 1}, ' * 10}]\n" for n in range(1, 7))
+TOO_MANY = "is not usable, because its aliases make more than 100,000 values: write fewer."
 HEAD = "would let the driver run on the head: it must be above 0, usually 1."
 
 
@@ -251,19 +249,14 @@ def test_a_cluster_that_is_down(submit, ray):
             f"{SPEC}model: !!python/object/apply:os.system ['touch x']\n",
             f"{FILE} is not YAML or JSON at line 2 ({THEIRS}): fix that line.",
         ),
-        (f"{SPEC}ray: &a {{address: *a}}\n", f"{FILE} is not YAML or JSON at line 2 {TOO_MANY}"),
-        (
-            f"{SPEC}a: &a {{{', '.join(f'k{n}: x' for n in range(99))}}}\nb: &b {{<<: [{'*a, ' * 99}]}}\nc: {{<<: [{'*b, ' * 99}]}}\n",
-            f"{FILE} is not YAML or JSON at line 4 {TOO_MANY}",
-        ),
-        (f"{SPEC}{TEN_TIMES}? *l6\n: x\n", f"{FILE} is not YAML or JSON at line 7 {TOO_MANY}"),
+        (f"{SPEC}ray: &a {{address: *a}}\n", f"{FILE} {TOO_MANY}"),
         (
             f"{SPEC}model: 0x{'f' * 6000}\n",
             f"model in {FILE} is a whole number of more than 64 bits: no value of it needs that.",
         ),
         (
             f"{SPEC}a: &a [{'x, ' * 99}]\nb: &b [{'*a, ' * 99}]\nc: [{'*b, ' * 99}]\n",
-            f"{FILE} is not YAML or JSON at line 4 {TOO_MANY}",
+            f"{FILE} {TOO_MANY}",
         ),
         (f'{SPEC}model: "a\\0b"\n', f"model in {FILE} has a NUL character or half of a surrogate pair: leave it out."),
         (

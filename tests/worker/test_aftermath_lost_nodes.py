@@ -46,7 +46,7 @@ def watched(trainer, monkeypatch):
         def nodes_lost(*question):
             asked.append(question)
             if answers[0] == "no answer":
-                raise RegressError("Ray's GCS at 10.0.0.9:6379 does not list its nodes and actors (no answer in 20 s)")
+                raise RegressError("Ray's GCS at 10.0.0.9:6379 does not say which nodes it lost (no answer in 20 s)")
             return answers[0]
 
         def wait(_):
@@ -144,4 +144,4 @@ def test_only_nodes_that_took_actors_of_this_driver_with_them_are_named(pid, nod
 def test_a_head_that_does_not_answer_is_a_regress_error():
     with pytest.raises(RegressError) as caught:
         ray_internals.nodes_lost_from_gcs("10.0.0.8:6379", "10.0.0.2", 7, 20.0)
-    assert str(caught.value) == "Ray's GCS at 10.0.0.8:6379 does not list its nodes and actors (AssertionError)"
+    assert str(caught.value) == "Ray's GCS at 10.0.0.8:6379 does not say which nodes it lost (AssertionError)"

@@ -122,14 +122,14 @@ def test_a_snapshot_that_was_changed_or_replaced(trained):
 def test_a_snapshot_that_became_another_users(trained, monkeypatch):
     """Before: its bytecode, which no hash covers, had to belong to its new owner."""
     trained.reports()
-    foreign_of = trust.foreign
+    lstat = os.lstat
     theirs = {trained.code_path, write(trained.code_path / "verl" / "__pycache__" / "planted.pyc", "")}
 
-    def foreign(path, found, *more):
-        theirs_now = os.stat_result((*found[:4], 4242, *found[5:])) if path in theirs else found
-        return foreign_of(path, theirs_now, *more)
+    def of_another_user(path, **options):
+        found = lstat(path, **options)
+        return os.stat_result((*found[:4], 4242, *found[5:])) if path in theirs else found
 
-    monkeypatch.setattr(trust, "foreign", foreign)
+    monkeypatch.setattr(trust.os, "lstat", of_another_user)
     trained.plan["trusted_uids"] = []
     assert trained.check() == (
         f"The snapshot codeA is refused, because {trained.code_path} belongs to user 4242, and what is there decides what your job does: set "

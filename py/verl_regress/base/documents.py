@@ -16,27 +16,7 @@ _MOST = 100_000  # values: a few lines of YAML aliases make gigabytes of them
 
 
 class _PlainYaml(yaml.SafeLoader):
-    """YAML's safe loader, for which every key is text (YAML reads NO and 1 as other types) and occurs once, and aliases make a limited
-    number of values."""
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._values = 0
-        self._of_anchor: dict[str | None, int] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event, before = self.peek_event(), self._values  # type: ignore[no-untyped-call]
-        node = super().compose_node(parent, index)
-        if isinstance(event, yaml.AliasEvent):
-            self._values += self._of_anchor.get(event.anchor, _MOST)  # one inside what it refers to has no end
-        else:
-            self._values += 1
-            self._of_anchor[event.anchor] = self._values - before
-        if self._values >= _MOST:
-            raise yaml.composer.ComposerError(
-                None, None, f"its aliases make more than {_MOST:,} values", event.start_mark
-            )
-        return node
+    """YAML's safe loader, for which every key is text (YAML reads NO and 1 as other types) and occurs once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -119,11 +99,13 @@ def _need_text(document: object, origin: str) -> None:
             rest += [(key, each) for key, each in value.items()]
         elif isinstance(value, list):
             rest += [(where, each) for each in value]
-        elif isinstance(value, str) and ("\0" in value or any("\ud800" <= each <= "\udfff" for each in value)):
+        if len(rest) > _MOST:
+            raise BadInput(f"{origin} is not usable, because its aliases make more than {_MOST:,} values: write fewer.")
+        if isinstance(value, str) and ("\0" in value or any("\ud800" <= each <= "\udfff" for each in value)):
             raise BadInput(f"{shown(where)} in {origin} has a NUL character or half of a surrogate pair: leave it out.")
-        elif isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise BadInput(f"{shown(where)} in {origin} is {value}, which is not finite: give a number.")
-        elif isinstance(value, int) and abs(value) >= 2**63:  # Python writes at most 4,300 digits
+        if isinstance(value, int) and abs(value) >= 2**63:  # Python writes at most 4,300 digits
             raise BadInput(
                 f"{shown(where)} in {origin} is a whole number of more than 64 bits: no value of it needs that."
             )

@@ -1,4 +1,4 @@
-"""A JobSpec as a typed object, built once from the document that jobspec.schema.json accepted."""
+"""A JobSpec and a Ray base config as typed objects, each built once from the document that its schema accepted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,3 +57,39 @@ class JobSpec:
 def secrets_in(content: Mapping[str, Any]) -> tuple[Secret, ...]:
     """The secrets that the content of a JobSpec names."""
     return tuple(Secret(given["name"], given.get("file")) for given in content.get("secrets", []))
+
+
+@dataclass(frozen=True)
+class Deterministic:
+    """What DETERMINISTIC=1 adds: overrides by workload, and environment variables."""
+
+    overrides: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BaseConfig:
+    """What a profile brings to every job. `trainer_overrides` are by workload; `document` has it all as given."""
+
+    document: "Document" = field(repr=False)
+    address: str
+    entrypoint_num_cpus: float
+    entrypoint_resources: Mapping[str, float]
+    python_layers: Sequence[str] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    trainer_overrides: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    deterministic: Deterministic | None = None
+
+    @classmethod
+    def from_document(cls, document: "Document") -> "BaseConfig":
+        """The base config in a document that its schema accepted; what is under `runtime_env` has its own field."""
+        said = dict(document.content)
+        said |= said.pop("runtime_env", {})
+        if "deterministic" in said:
+            said["deterministic"] = Deterministic(**said["deterministic"])
+        return cls(document, **said)
+
+    @property
+    def origin(self) -> str:
+        """The name by which the user knows it."""
+        return self.document.origin

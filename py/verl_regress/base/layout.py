@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,41 +70,36 @@ class SharedRoot:
             return "it must do without '..'"
         if not path.is_relative_to(self.path):
             return f"it is not under {self.path}, and other nodes may not have it"
-        real = Path(os.path.realpath(path))
-        if not real.is_relative_to(os.path.realpath(self.path)):
+        if not self._leads_to(path):
+            real = os.path.realpath(path)
             return f"it is a link to {real}, which leaves {self.path}, and other nodes may not have it"
         return None
 
+    def _leads_to(self, path: Path) -> bool:
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
+
     def has(self, path: Path) -> bool:
         """Is `path` on the shared root, by its name or by what it leads to? What is elsewhere, only the nodes may have."""
-        if path.is_relative_to(self.path):
-            return True
-        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
+        return path.is_relative_to(self.path) or self._leads_to(path)
 
     def fill_in(self, text: str) -> str:
         """`text` with `${shared_root}` filled in; every other ${…} is left to Hydra."""
         return text.replace("${shared_root}", str(self.path))
 
-    def ensure(self, group: int | None = None) -> list[Path]:
-        """Create missing directories; returns what it created. Raises RegressError.
+    def ensure(self, group: int | None = None) -> None:
+        """Create missing directories. Raises RegressError.
 
         `group` is the number of SHARED_GROUP, whose members may then write everywhere (docs/shared-root.md). Without one,
         `common/` and `user/` are writable by all users, and the rest by this one.
         """
-        modes = self._modes(group)
-        created = [directory for directory in modes if not directory.is_dir()]
-        for directory in created:
+        for directory, mode in self._modes(group).items():
             directory.mkdir(parents=True, exist_ok=True)
-        for directory, mode in modes.items():
-            found = directory.stat()
-            is_so = mode == stat.S_IMODE(found.st_mode) and group in (None, found.st_gid)
-            if mode is not None and found.st_uid == os.getuid() and not is_so:
+            if mode is not None:
                 _open(directory, mode, group)
-        if not self.jobs_lock.exists() and os.access(self.jobs, os.W_OK):
+        if os.access(self.jobs, os.W_OK):
             self.jobs_lock.touch()
-        if group is not None and self.jobs_lock.exists() and self.jobs_lock.stat().st_uid == os.getuid():
+        if group is not None and self.jobs_lock.exists():
             _open(self.jobs_lock, _OPEN_TO_GROUP & 0o666, group)
-        return created
 
     @property
     def hf(self) -> Path:
@@ -123,23 +119,23 @@ class SharedRoot:
         of_all += [self.path / "user", self.user_code]
         if group is None:
             return {**dict.fromkeys(ours), **dict.fromkeys(of_all, _OPEN_TO_ALL)}
-        more = [self.path, self.path / "queue", self.sessions, self.bisections, self.helpers]
-        return {
-            **dict.fromkeys([*ours, *of_all, *more], _OPEN_TO_GROUP),
-            self.secrets: _GROUP_ALONE,
-            self._own_hf: _OWN,
-        }
+        ours += [self.path, self.path / "queue", self.sessions, self.bisections, self.helpers]
+        own = {self.secrets: _GROUP_ALONE, self._own_hf: _OWN}
+        return {**dict.fromkeys([*ours, *of_all], _OPEN_TO_GROUP), **own}
 
 
-def _open(directory: Path, mode: int, group: int | None) -> None:
-    """Raises RegressError."""
+def _open(path: Path, mode: int, group: int | None) -> None:
+    """Give what is this user's that mode and that group. Raises RegressError."""
+    found = path.stat()
+    if found.st_uid != os.getuid() or (stat.S_IMODE(found.st_mode) == mode and group in (None, found.st_gid)):
+        return
     try:
         if group is not None:
-            os.chown(directory, -1, group)
-        directory.chmod(mode)
+            os.chown(path, -1, group)
+        path.chmod(mode)
     except PermissionError as error:
         raise RegressError(
-            f"{directory} cannot be given to the group {group} (SHARED_GROUP) by uid {os.getuid()}, which is not in that "
+            f"{path} cannot be given to the group {group} (SHARED_GROUP) by uid {os.getuid()}, which is not in that "
             "group: name a group of yours."
         ) from error
 
@@ -202,14 +198,11 @@ class JobDir:
 
     def attempts(self) -> list["JobDir"]:
         """All existing attempts of the job, oldest first; the first alone if they cannot be listed, as another user's may be."""
-        try:
+        numbers = []
+        with suppress(OSError):
             names = [path.name for path in (self.first.path / "attempts").iterdir()]
-        except OSError:
-            return [self.first]
-        return [
-            self.first,
-            *(self.numbered(number) for number in sorted(int(name) for name in names if name.isdecimal())),
-        ]
+            numbers = sorted(int(name) for name in names if name.isdecimal())
+        return [self.first, *map(self.numbered, numbers)]
 
     def write_state(self, name: str, content: dict[str, Any]) -> None:
         """Write `state/<name>` atomically, stamped with the time (UTC, ISO 8601)."""

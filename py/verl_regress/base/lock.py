@@ -76,9 +76,10 @@ def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
 
     Two processes that ask with LOCK_SH do not see each other. LOCK_EX needs a file that this user may write.
     """
-    # O_NONBLOCK: a pipe in the file's place must not make us wait for its writer.
-    flags = os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags | (os.O_RDWR if how == fcntl.LOCK_EX else os.O_RDONLY))
+    how_opened = os.O_RDWR if how == fcntl.LOCK_EX else os.O_RDONLY
+    descriptor = os.open(
+        path, how_opened | os.O_NONBLOCK | os.O_CLOEXEC
+    )  # a pipe in its place must not make us wait for its writer
     try:
         return not take_within(descriptor, -1, how)
     finally:

@@ -116,10 +116,9 @@ def _holders(sockets: Collection[str], pids: Collection[int]) -> Iterator[tuple[
 
 
 def _descriptors(pid: int) -> list[Path]:
-    try:
+    with contextlib.suppress(OSError):  # it has just ended, or is not ours
         return list(Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:  # it has just ended, or is not ours
-        return []
+    return []
 
 
 def _connections() -> list[list[str]]:
@@ -143,23 +142,14 @@ def _look(path: Path) -> Process | None:
         stat = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
         if stat[0] == "Z":
             return None
-        return Process(
-            parent=int(stat[1]),
-            session=int(stat[3]),
-            started=int(stat[19]) / _TICKS,
-            environ=_environ(path),
-            command=_command(path),
-        )
+        command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        return Process(int(stat[1]), int(stat[3]), int(stat[19]) / _TICKS, _environ(path), command)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None  # it has just ended, or is not ours
 
 
 def _environ(path: Path) -> list[bytes]:
     return (path / "environ").read_bytes().split(b"\0")
-
-
-def _command(path: Path) -> str:
-    return (path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
 
 
 def running(cluster: str) -> set[str]:

@@ -21,17 +21,17 @@ class Pulse:
     def __init__(self, now: float) -> None:
         self._words = ""
         self._since = self._news = self._said = now
-        self._lines = say.lines_said()
+        self._lines = say.view.lines
 
     def beat(self, words: str, now: float, *, is_news: bool = False) -> None:
         """`words` is what is going on at `now` (seconds). With `is_news` a change is printed at once."""
-        if say.lines_said() != self._lines:  # something else was printed
-            self._lines, self._said = say.lines_said(), now
+        if say.view.lines != self._lines:  # something else was printed
+            self._lines, self._said = say.view.lines, now
         has_changed = _activity(words) != _activity(self._words)
         if has_changed:
             self._since = now
         self._words = words
-        if say.is_live():
+        if say.view.columns:
             say.live(self._line(now))
             return
         if has_changed and is_news:
@@ -45,7 +45,7 @@ class Pulse:
 
     def _say(self, text: str, now: float) -> None:
         say.info(text)
-        self._lines, self._said = say.lines_said(), now
+        self._lines, self._said = say.view.lines, now
 
 
 def _activity(words: str) -> str:

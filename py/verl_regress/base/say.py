@@ -16,15 +16,15 @@ _WORD_WIDTH = 8
 
 
 @dataclass
-class _View:
-    """How the user sees it: the terminal's width (0: a log), and how to show a path of the nodes."""
+class View:
+    """How the user sees it: the width of the terminal (0: a log), how to show a path of the nodes, and the lines printed so far."""
 
     columns: int = 0
     shown: Callable[[str], str] = str
-    lines: int = 0  # printed so far
+    lines: int = 0
 
 
-_view = _View()
+view = View()
 
 
 def configure(columns: int = 0, shared_root: str = "", shown_root: str = "") -> None:
@@ -33,37 +33,27 @@ def configure(columns: int = 0, shared_root: str = "", shown_root: str = "") -> 
     `columns` is the width of the terminal that stderr goes to, 0 for a log. Paths under `shared_root` are shown under
     `shown_root`, if that is given.
     """
-    _view.columns, _view.shown = columns, str
+    view.columns, view.shown = columns, str
     if shown_root and shown_root != shared_root:
         # Only whole paths: neither the value of a setting (name=/path) nor the end of a longer path.
         path = re.compile(rf"(?<![\w.:=/-]){re.escape(shared_root)}(?=/)")
-        _view.shown = lambda text: path.sub(lambda _match: shown_root, text)
+        view.shown = lambda text: path.sub(lambda _match: shown_root, text)
 
 
 def shown(path: object) -> str:
     """A path on the nodes, as the user's machine names it."""
-    return _view.shown(str(path))
-
-
-def is_live() -> bool:
-    """Is stderr a terminal, where a line can be overwritten?"""
-    return _view.columns > 0
-
-
-def lines_said() -> int:
-    """The number of lines printed so far."""
-    return _view.lines
+    return view.shown(str(path))
 
 
 def live(text: str) -> None:
     """Show what is going on until the next line; on a terminal only."""
     line = " " * _WORD_WIDTH + printable(shown(text))
-    print(f"\x1b[K{line[: _view.columns - 1]}", end="\r", file=sys.stderr, flush=True)
+    print(f"\x1b[K{line[: view.columns - 1]}", end="\r", file=sys.stderr, flush=True)
 
 
 def clear() -> None:
     """Remove the live line."""
-    if is_live():
+    if view.columns:
         print("\x1b[K", end="", file=sys.stderr, flush=True)
 
 
@@ -72,7 +62,7 @@ def _line(word: str, colour: str, text: str) -> None:
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
         column = f"\x1b[{colour}m{column}\x1b[0m"
     clear()
-    _view.lines += 1
+    view.lines += 1
     print(f"{column}{text}", file=sys.stderr, flush=True)
 
 

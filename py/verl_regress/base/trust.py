@@ -21,9 +21,8 @@ _TRUSTED_UIDS = "VERL_REGRESS_TRUSTED_UIDS"  # the knob, set by scripts/lib/help
 
 
 class Foreign(NamedTuple):
-    """Something that another user, whom we do not trust, can change: why, and what to do about it."""
+    """Why another user, whom we do not trust, can change a file or a folder, and what to do about it."""
 
-    path: Path
     why: str
     cure: str
 
@@ -62,31 +61,28 @@ def _words(whom: Collection[str] | None) -> set[str]:
     return {"0", str(os.geteuid()), *(trusted() if whom is None else whom)}
 
 
-def foreign(
-    path: Path, found: os.stat_result, whom: Collection[str] | None = None, whole: Path | None = None
-) -> Foreign | None:
-    """`path`, whose state is `found`, if others than we, root and `whom` can change it. The cure is one for all of the folder `whole`.
+def foreign(found: os.stat_result, whom: Collection[str] | None, target: Path) -> Foreign | None:
+    """Can others than we, root and `whom` change what has the state `found`? The cure is one for all of `target`, a folder that it is in.
 
     A group that has the number of a user is that user's: most systems give each user such a group, alone in it. A sticky directory is no
     problem: nobody else renames or removes what is in it, and that is checked itself. Of a link, the mode of its target counts.
     """
     if not is_trusted(found, whom):
-        cure = f"set TRUSTED_UIDS={found.st_uid} if you trust that user"
         is_of_group = found.st_gid not in (0, found.st_uid)
         all_of = ", or TRUSTED_UIDS=group if you trust all of SHARED_GROUP" if is_of_group else ""
-        return Foreign(path, f"belongs to user {found.st_uid}", cure + all_of)
+        return Foreign(
+            f"belongs to user {found.st_uid}", f"set TRUSTED_UIDS={found.st_uid} if you trust that user{all_of}"
+        )
     mode = stat.S_IMODE(found.st_mode)
     if not (stat.S_ISREG(found.st_mode) or (stat.S_ISDIR(found.st_mode) and not mode & stat.S_ISVTX)):
         return None
-    cure = f"type 'chmod {'-R ' if (whole or path).is_dir() else ''}go-w {shlex.quote(str(whole or path))}'"
+    cure = f"type 'chmod {'-R ' if target.is_dir() else ''}go-w {shlex.quote(str(target))}'"
     cure = cure if os.geteuid() in (0, found.st_uid) else f"ask user {found.st_uid} to {cure}"
     if mode & stat.S_IWOTH:
-        return Foreign(path, f"can be changed by every user (mode {mode:04o})", cure)
+        return Foreign(f"can be changed by every user (mode {mode:04o})", cure)
     if mode & stat.S_IWGRP and _words(whom).isdisjoint((str(found.st_gid), f":{found.st_gid}")):
-        why = f"can be changed by the group {found.st_gid} (mode {mode:04o})"
-        return Foreign(
-            path, why, f"{cure}, or set TRUSTED_UIDS=group if that is SHARED_GROUP and you trust its members"
-        )
+        cure += ", or set TRUSTED_UIDS=group if that is SHARED_GROUP and you trust its members"
+        return Foreign(f"can be changed by the group {found.st_gid} (mode {mode:04o})", cure)
     return None
 
 
@@ -94,33 +90,26 @@ def need(place: Path, named: str, then: str, whom: Collection[str] | None = None
     """Raise BadInput if others can change a file, or a folder and anything in it unless it is asked `alone`, or if that cannot be read.
     `then` is the end of the cure. What is not there belongs to nobody.
     """
-    whom = trusted() if whom is None else whom
-    fine: set[tuple[int, int, int]] = set()  # a folder may have 100,000 files, which are the same in what counts
-
-    def check(path: Path | str, found: os.stat_result) -> None:
-        if (state := (found.st_uid, found.st_gid, found.st_mode)) in fine:
-            return
-        is_below = place.is_dir() and not Path(path).is_symlink()  # 'chmod -R' follows no link
-        other = foreign(Path(path), found, whom, place if is_below else None)
-        if other is not None:
-            raise BadInput(
-                f"{named} is refused, because {other.path} {other.why}, and what is there decides what your job does: {other.cure}, {then}."
-            )
-        fine.add(state)
-
+    whom, is_folder = trusted() if whom is None else whom, place.is_dir()
     try:
         for path in _parts(place, alone=alone):
             with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile, or a link that leads nowhere
-                check(path, found := os.lstat(path))
-                if stat.S_ISLNK(found.st_mode):
-                    check(path, Path(path).stat())
+                found = [os.lstat(path)]
+                if is_link := stat.S_ISLNK(found[0].st_mode):
+                    found.append(path.stat())
+                target = path if is_link or not is_folder else place  # 'chmod -R' follows no link
+                for other in (foreign(state, whom, target) for state in found):
+                    if other is not None:
+                        raise BadInput(
+                            f"{named} is refused, because {path} {other.why}, and what is there decides what your job does: {other.cure}, {then}."
+                        )
     except OSError as error:
         raise BadInput(
             f"{named} is not usable, because {error.filename} cannot be read ({error.strerror}): make it readable, {then}."
         ) from None
 
 
-def _parts(place: Path, *, alone: bool) -> Iterator[Path | str]:
+def _parts(place: Path, *, alone: bool) -> Iterator[Path]:
     """A file and what can replace it, or a folder and (but for `alone`) all that is in it. Raises OSError for a folder that cannot be listed.
 
     What can take the place of a Python file is its bytecode, and another file that is put into its folder, or into the folder of what it
@@ -135,7 +124,7 @@ def _parts(place: Path, *, alone: bool) -> Iterator[Path | str]:
             yield from (bytecode, *bytecode.glob(f"{glob.escape(place.stem)}.*"))
     elif not alone:
         for folder, *names in os.walk(place, onerror=_unlisted):
-            yield from (f"{folder}/{name}" for kind in names for name in kind)
+            yield from (Path(folder, name) for kind in names for name in kind)
 
 
 def _unlisted(error: OSError) -> None:

@@ -30,16 +30,14 @@ def run(args: argparse.Namespace) -> int:
     end = time.monotonic() + args.deadline
     while True:
         try:
-            here = joined(args.log_dir)
-            break
+            for node in joined(args.log_dir):
+                print(f"{node.name}={node.address}")
+            return 0
         except Unreachable:  # the dashboard starts after the GCS
             _abort_if_one_failed(["head"], args.log_dir)
             if time.monotonic() > end:
                 raise
         time.sleep(_LOOK_EVERY)
-    for node in here:
-        print(f"{node.name}={node.address}")
-    return 0
 
 
 def _add_log_dir(parser: argparse.ArgumentParser) -> None:
@@ -48,12 +46,8 @@ def _add_log_dir(parser: argparse.ArgumentParser) -> None:
 
 def joined(log_dir: Path) -> list[Node]:
     """The ALIVE nodes with the mark of their latest start: Ray calls a killed node ALIVE for another half a minute."""
-    nodes = RayApi(ADDRESS).nodes()
-    return [
-        node
-        for node in nodes
-        if node.alive and node.labels.get("start", "none") == packages.start_of(log_dir, node.name)
-    ]
+    alive = [node for node in RayApi(ADDRESS).nodes() if node.alive]
+    return [node for node in alive if node.labels.get("start", "none") == packages.start_of(log_dir, node.name)]
 
 
 def add_await_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 def keep(log_dir: Path, node: str) -> None:
     """Write this node's list."""
     content = {"start": start_of(log_dir, node), **here()}
-    write_atomically(_file(log_dir, node), json.dumps(content, indent=1, sort_keys=True) + "\n")
+    write_atomically(log_dir / f"{node}.packages.json", json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
 def start_of(log_dir: Path, node: str) -> str | None:
@@ -70,15 +71,10 @@ def is_listed(log_dir: Path, node: str) -> bool:
 
 def _listed(log_dir: Path, node: str, start: str | None) -> dict[str, Any] | None:
     """What the node listed after that start of its Ray; None if it has not."""
-    try:
-        content: dict[str, Any] = json.loads(_file(log_dir, node).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if content["start"] == start else None
-
-
-def _file(log_dir: Path, node: str) -> Path:
-    return log_dir / f"{node}.packages.json"
+    with suppress(OSError, ValueError):
+        content: dict[str, Any] = json.loads((log_dir / f"{node}.packages.json").read_text(encoding="utf-8"))
+        return content if content["start"] == start else None
+    return None
 
 
 def here() -> dict[str, Any]:
@@ -137,18 +133,13 @@ def recorded(known: Sequence[NodePackages]) -> dict[str, Any]:
         listed = dict(sorted(one.packages.items()))
         entry = {"nodes": [], "python": one.python, "sha256": one.sha256, "packages": listed}
         lists.setdefault((one.sha256, one.python), entry)["nodes"].append(one.node)
+    hashes = sorted({one.sha256 for one in workers(known)})
+    together = hashlib.sha256("".join(hashes).encode()).hexdigest()
     return {
-        "sha256": _common_sha256([one.sha256 for one in workers(known)]),
+        "sha256": together if len(hashes) > 1 else next(iter(hashes), None),
         "head": next((one.node for one in known if one.is_head), None),
         "lists": list(lists.values()),
     }
-
-
-def _common_sha256(hashes: Sequence[str]) -> str | None:
-    different = sorted(set(hashes))
-    if len(different) > 1:
-        return hashlib.sha256("".join(different).encode()).hexdigest()
-    return different[0] if different else None
 
 
 def workers(known: Iterable[NodePackages]) -> list[NodePackages]:

@@ -60,13 +60,8 @@ class Node:
     port: int | None = None
 
     def answers(self) -> bool:
-        """Does Ray call it alive, and does its raylet accept a connection? A paused or busy one does: the kernel accepts for it.
-
-        If its port is not known, it cannot be asked and counts as answering.
-        """
-        if not self.alive or self.port is None:
-            return self.alive
-        return accepts(self.address, self.port)
+        """Does Ray call it alive, and does its raylet, if its port is known, accept a connection? A paused or busy one does."""
+        return self.alive and (self.port is None or accepts(self.address, self.port))
 
 
 def accepts(host: str, port: int) -> bool:
@@ -126,11 +121,11 @@ class RayApi:
         return details
 
     def actors(self, submission_id: str) -> list[dict[str, Any]]:
-        """Ray's actors of one job, dead ones too: class_name, state, node_id, pid, …"""
+        """Ray's actors of one job, dead ones too: class_name, state, node_id, pid, …; none until its driver has connected."""
         return self.actors_of((self.job(submission_id) or {}).get("job_id"))
 
     def actors_of(self, job_id: str | None) -> list[dict[str, Any]]:
-        """The same by Ray's number of the job, from its details: None until its driver has connected, when it has no actors."""
+        """The same by Ray's number of the job."""
         if not job_id:
             return []
         only = f"filter_keys=job_id&filter_predicates=%3D&filter_values={job_id}"
@@ -256,6 +251,4 @@ def token() -> str | None:
     if passed := os.environ.get("RAY_AUTH_TOKEN"):
         return passed.strip()
     path = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if not path:
-        return None
-    return Path(path).read_text(encoding="ascii").strip()
+    return Path(path).read_text(encoding="ascii").strip() if path else None

@@ -54,16 +54,13 @@ def end_supervisor(submission_id: str, record: Callable[[], None]) -> bool:
 
 def actors_from_gcs(gcs: str, job_id: str, timeout: float) -> list[dict[str, Any]]:
     """Ray's actors of the job `job_id` (hex), dead ones too: ActorClassName, ActorID, Pid."""
-    rows: list[dict[str, Any]] = _ask(
-        _ACTORS, timeout, f"Ray's GCS at {gcs} does not list the actors of job {job_id}", gcs, job_id
-    )
+    rows: list[dict[str, Any]] = _ask("what the job's actors are", timeout, _ACTORS, gcs, job_id)
     return rows
 
 
 def is_job_in_gcs(gcs: str, submission_id: str, timeout: float) -> bool:
     """Does Ray know this submission? A head that was restarted does not."""
-    unsaid = f"Ray's GCS at {gcs} does not say whether it knows {submission_id}"
-    return bool(_ask(_IS_JOB, timeout, unsaid, gcs, submission_id))
+    return bool(_ask(f"whether it knows {submission_id}", timeout, _IS_JOB, gcs, submission_id))
 
 
 def nodes_lost_from_gcs(gcs: str, driver_address: str, driver_pid: int, timeout: float) -> list[str]:
@@ -71,23 +68,26 @@ def nodes_lost_from_gcs(gcs: str, driver_address: str, driver_pid: int, timeout:
 
     An actor that Ray starts again elsewhere does not count.
     """
-    unsaid = f"Ray's GCS at {gcs} does not list its nodes and actors"
-    names: list[str] = _ask(_LOST, timeout, unsaid, gcs, driver_address, str(driver_pid))
+    names: list[str] = _ask("which nodes it lost", timeout, _LOST, gcs, driver_address, str(driver_pid))
     return names
 
 
 def node_memory(gcs: str, node_id: str, timeout: float) -> dict[str, Any]:
     """`counters()` of py/hooks/node_memory.py on the node `node_id` (hex), by a task of Ray."""
-    unsaid = f"Ray's node {node_id} does not say what its kernel killed"
-    counted: dict[str, Any] = _ask(_MEMORY, timeout, unsaid, gcs, node_id)
+    counted: dict[str, Any] = _ask(f"what the kernel of node {node_id} killed", timeout, _MEMORY, gcs, node_id)
     return counted
 
 
-def _ask(program: str, timeout: float, unsaid: str, *arguments: str) -> Any:
+def _ask(what: str, timeout: float, program: str, gcs: str, *arguments: str) -> Any:
     """The last line that `program` prints, as JSON. It runs in a separate process, because Ray's client may end its process."""
+    unsaid = f"Ray's GCS at {gcs} does not say {what}"
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=timeout, check=False
+            [sys.executable, "-c", program, gcs, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise RegressError(f"{unsaid} (no answer in {timeout:g} s)", Exit.UNREACHABLE) from None

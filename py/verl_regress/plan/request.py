@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base import documents
-from verl_regress.base.base_config import BaseConfig, Deterministic
 from verl_regress.base.errors import BadInput, RegressError
-from verl_regress.base.jobspec import JobSpec
+from verl_regress.base.jobspec import BaseConfig, Deterministic, JobSpec
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import Owner
 from verl_regress.jobs.checkpoints import continuing, step_of

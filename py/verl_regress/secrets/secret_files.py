@@ -55,20 +55,16 @@ def named(spec: JobSpec) -> tuple[Secret, ...]:
 
 def read_values(stream: BinaryIO) -> dict[str, str]:
     """The values before the tar stream: `NAME=VALUE`, each ended by a NUL, an empty one at the end. Raises BadInput."""
-    values = {}
-    while entry := _until_nul(stream):
+    values, entry = dict[str, str](), bytearray()
+    while byte := stream.read(1):
+        if byte != b"\0":
+            entry += byte
+            continue
+        if not entry:
+            return values
         name, _, value = entry.decode("utf-8", "surrogateescape").partition("=")
-        values[name] = value
-    return values
-
-
-def _until_nul(stream: BinaryIO) -> bytes:
-    entry = bytearray()
-    while (byte := stream.read(1)) != b"\0":
-        if not byte:
-            raise BadInput("The secrets on stdin end too early: submit with 'make submit'.")
-        entry += byte
-    return bytes(entry)
+        values[name], entry = value, bytearray()
+    raise BadInput("The secrets on stdin end too early: submit with 'make submit'.")
 
 
 def check(values: Mapping[str, str], secrets: Collection[Secret], origin: str) -> None:
@@ -192,12 +188,12 @@ def is_held(file: Path) -> bool:
 
 def forget(job: JobDir) -> None:
     """Remove the secrets of a job that is over, unless its launcher is still there and about to remove them itself."""
-    file = _file_in_use(job)
-    if file is None:
+    if (named := _file_in_use(job)) is None:
         return
-    with opened(job.root, file.parent.name) as directory:
-        if directory is not None and (directory / file.name).is_file() and not is_held(directory / file.name):
-            (directory / file.name).unlink(missing_ok=True)
+    with opened(job.root, named.parent.name) as directory:
+        file = directory / named.name if directory is not None else None
+        if file is not None and file.is_file() and not is_held(file):
+            file.unlink(missing_ok=True)
             say.changed(f"removed the secrets of the job {job.ray_id}, which is over")
 
 

@@ -299,7 +299,7 @@ def _directories(done: Done, _step: str) -> tuple[list[str], str]:
     for home in homes:
         for path in (home, *home.rglob("*")):
             entries, found = entries + 1, path.lstat()
-            if (other := trust.foreign(path, found, ())) is not None:
+            if (other := trust.foreign(found, (), path)) is not None:
                 problems.append(f"{path} {other.why}")
             if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
                 problems.append(f"{path} has {found.st_nlink} names, so another place shares it")

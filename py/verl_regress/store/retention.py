@@ -1,4 +1,4 @@
-"""`make gc`: which checkpoints, snapshots and helper versions nobody needs any more, and who needs the others.
+"""`make gc`: which checkpoints and snapshots nobody needs any more, and who needs the others.
 
 A job's config/, logs/, state/ and debug/ and the reports of sessions are never removed. What can be reached from a root stays: from the
 newest KEEP jobs that have checkpoints, a job that may still run, a session that is not over, a job of another checkout, cluster or user, a
@@ -15,12 +15,12 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base import layout, lock, say
+from verl_regress.base import lock, say
 from verl_regress.base.errors import first, printable
 from verl_regress.base.files import read_text
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -38,8 +38,6 @@ _GRACE = 86400.0  # seconds: what was made or written since then may be about to
 _SESSION = 7 * 86400.0  # seconds without new evidence: until then, a session may be continued
 _YOUNG = "less than a day old"
 _GONE = ".gone"
-_HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash
-_CHECKOUT = re.compile(r"[0-9a-f]{16}")  # scripts/lib/owner.bash: the id of a WORKDIR
 _NAME = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)"
 
 
@@ -64,10 +62,12 @@ def run(args: argparse.Namespace) -> int:
         if not args.dry_run:
             sweep.attempt(root, args.cluster)
             _finish(root, jobs)
-        kinds = _Survey(root, args, jobs).kinds()
-        for line in (line for kind in kinds for line in kind.lines()):
-            say.info(line)
-        waste = [each for kind in kinds for each in kind.waste]
+        survey = _Survey(root, args, jobs)
+        waste = []
+        for what, things in (("jobs with checkpoints", survey.jobs()), ("snapshots", survey.snapshots())):
+            for line in _lines(what, things):
+                say.info(line)
+            waste += [each for thing in things if thing.reason is None for each in thing.waste]
         freed = _mb(sum(each.bytes for each in waste))
         for each in waste:
             if args.dry_run:
@@ -91,7 +91,7 @@ def _mb(size: int) -> str:
 def _finish(root: SharedRoot, jobs: Iterable[JobDir]) -> None:
     """Delete what a gc of ours that was killed has left."""
     attempts = (attempt for job in jobs for attempt in job.attempts())
-    places = [root.snapshots, *_helper_homes(root), *(attempt.checkpoints for attempt in attempts)]
+    places = [root.snapshots, *(attempt.checkpoints for attempt in attempts)]
     for path in (path for place in places for path in _entries(place)):
         if path.name.startswith(".") and path.suffix == _GONE and is_mine(path):
             artefact.delete(path)
@@ -124,29 +124,25 @@ class Waste:
             self.job.write_state("collected", record)
 
 
-@dataclass
-class _Kind:
-    """One kind of thing: what of it goes, and why the rest stays."""
+@dataclass(frozen=True)
+class _Thing:
+    """A job with checkpoints or a snapshot: what of it would go, and why it stays (None: it goes)."""
 
-    what: str
-    gone: int = 0
-    waste: list[Waste] = field(default_factory=list)
-    stays: dict[str, list[str]] = field(default_factory=dict)  # the names, by the reason
+    name: str
+    reason: str | None
+    waste: Sequence[Waste]
 
-    def decide(self, name: str, reason: str | None, *waste: Waste) -> None:
-        """It stays if there is a reason; otherwise it is waste."""
-        if reason is None:
-            self.gone += 1
-            self.waste += waste
-        else:
-            self.stays.setdefault(reason, []).append(name)
 
-    def lines(self) -> list[str]:
-        """`3 snapshots: 1 to remove, 2 to keep`, and for each reason how many it keeps, with the first of them; nothing if there are none."""
-        kept = sum(map(len, self.stays.values()))
-        total = f"{self.gone + kept} {self.what}: {self.gone} to remove, {kept} to keep"
-        reasons = [f"  keep {len(names)} ({reason}): {first(names)}" for reason, names in self.stays.items()]
-        return [total, *map(printable, reasons)] if self.gone or kept else []
+def _lines(what: str, things: Sequence[_Thing]) -> list[str]:
+    """`3 snapshots: 1 to remove, 2 to keep`, and for each reason how many it keeps, with the first of them; nothing if there are none."""
+    names: dict[str, list[str]] = {}
+    for thing in things:
+        if thing.reason is not None:
+            names.setdefault(thing.reason, []).append(thing.name)
+    kept = sum(map(len, names.values()))
+    total = f"{len(things)} {what}: {len(things) - kept} to remove, {kept} to keep"
+    reasons = [f"  keep {len(each)} ({reason}): {first(each)}" for reason, each in names.items()]
+    return [total, *map(printable, reasons)] if things else []
 
 
 @dataclass(frozen=True)
@@ -160,10 +156,6 @@ class _Job:
     is_young: bool = True
     full: Sequence[Waste] = ()
 
-    @property
-    def is_at_work(self) -> bool:
-        return not self.is_over or self.is_young
-
     def names(self, home: Path) -> set[str]:
         """The names under `home` that occur in its plans."""
         return set(re.findall(re.escape(str(home)) + _NAME, self.plan or ""))
@@ -175,16 +167,42 @@ class _Survey:
     def __init__(self, root: SharedRoot, args: argparse.Namespace, jobs: Iterable[JobDir]) -> None:
         self._root, self._args, self._known, self._now = root, args, _ask_ray(), time.time()
         self._jobs = [self._read(job) for job in jobs]
-        self._at_work = [job for job in self._jobs if job.is_at_work]
         self._claims = list(self._claims_of(all_of(root)))
         self._why = self._reasons_of_jobs()
 
-    def kinds(self) -> list[_Kind]:
-        """What goes and what stays, by kind."""
-        full = _Kind("jobs with checkpoints")
-        for job in (job for job in self._jobs if job.full):
-            full.decide(job.name, self._why.get(job.name), *job.full)
-        return [full, self._snapshots(), self._helpers()]
+    def jobs(self) -> list[_Thing]:
+        """The jobs with checkpoints."""
+        return [_Thing(job.name, self._why.get(job.name), job.full) for job in self._jobs if job.full]
+
+    def snapshots(self) -> list[_Thing]:
+        """The snapshots. The newest jobs keep theirs even without checkpoints: 'make retry' needs it."""
+        users = [job for number, job in enumerate(self._jobs) if job.name in self._why or number < self._args.keep]
+        home, known = self._root.snapshots, snapshot.list_snapshots(self._root)
+        used = {code: f"the job {job.name} uses it" for job in reversed(users) for code in job.names(home)}
+        paths = [path for path in _entries(home) if path.name in known]
+        return [
+            _Thing(
+                path.name,
+                self._named(path.name, known[path.name])
+                or used.get(path.name)
+                or self._claim_on(path.name)
+                or self._other(path),
+                [Waste(f"snapshot {path.name}", [path])],
+            )
+            for path in paths
+        ]
+
+    def _named(self, code: str, record: snapshot.Record) -> str | None:
+        return None if {code, record["source"]}.isdisjoint(self._args.named) else "CODE_ID, CODE_A or CODE_B names it"
+
+    def _other(self, path: Path) -> str | None:
+        """Why a snapshot stays that no knob, no plan and no session names."""
+        closed = [job.name for job in self._jobs if job.plan is None]
+        if not is_mine(path):
+            return "another user's"
+        if closed:
+            return f"{first(closed)} cannot be read, and may use it"
+        return _YOUNG if self._is_young(path.stat().st_mtime) else None
 
     def _read(self, job: JobDir) -> _Job:
         attempts = job.attempts()
@@ -233,7 +251,8 @@ class _Survey:
         """The reason why a job keeps its checkpoints and its snapshot, by its name; jobs that keep neither are left out."""
         keep = self._args.keep
         newest = [job for job in self._jobs if not job.is_foreign and job.full][:keep]
-        readers = {name: job.name for job in self._at_work for name in job.names(self._root.jobs) - {job.name}}
+        at_work = [job for job in self._jobs if not job.is_over or job.is_young]
+        readers = {name: job.name for job in at_work for name in job.names(self._root.jobs) - {job.name}}
         reasons = {}
         for job in self._jobs:
             if job.plan is None:
@@ -251,44 +270,6 @@ class _Survey:
             elif job.is_young:
                 reasons[job.name] = _YOUNG
         return reasons
-
-    def _snapshots(self) -> _Kind:
-        # The newest jobs keep their snapshot even without checkpoints: 'make retry' needs it.
-        users = [job for number, job in enumerate(self._jobs) if job.name in self._why or number < self._args.keep]
-        home = self._root.snapshots
-        used = {code: f"the job {job.name} uses it" for job in reversed(users) for code in job.names(home)}
-        kind, known = _Kind("snapshots"), snapshot.list_snapshots(self._root)
-        for path in (path for path in _entries(home) if path.name in known):
-            is_named = not {path.name, known[path.name]["source"]}.isdisjoint(self._args.named)
-            reason = "CODE_ID, CODE_A or CODE_B names it" if is_named else used.get(path.name)
-            reason = reason or self._claim_on(path.name) or self._stays(path, path.stat().st_mtime)
-            kind.decide(path.name, reason, Waste(f"snapshot {path.name}", [path]))
-        return kind
-
-    def _helpers(self) -> _Kind:
-        kind, homes = _Kind("helper versions"), _helper_homes(self._root)
-        used = {
-            name: f"the job {job.name} runs from it"
-            for home in homes
-            for job in self._at_work
-            for name in job.names(home)
-        }
-        used[layout.HELPER_DIR.name] = "in use"
-        for path in (path for home in homes for path in _entries(home) if _HELPER.fullmatch(path.name)):
-            reason = used.get(path.name) or self._stays(
-                path, path.stat().st_ctime
-            )  # its times are those of the checkout
-            kind.decide(path.name, reason, Waste(f"helper {path.name}", [path]))
-        return kind
-
-    def _stays(self, path: Path, written: float) -> str | None:
-        """Why a snapshot or a version of the helper stays that no plan and no session names."""
-        closed = [job.name for job in self._jobs if job.plan is None]
-        if not is_mine(path):
-            return "another user's"
-        if closed:
-            return f"{first(closed)} cannot be read, and may use it"
-        return _YOUNG if self._is_young(written) else None
 
     def _is_young(self, written: float) -> bool:
         return written > self._now - _GRACE
@@ -308,11 +289,6 @@ def _reason_of(session: Session) -> str:
     name, path = session.path.name, session.path
     whose = "" if is_mine(path) else f"ask user {path.stat().st_uid} to "
     return f"the session {name} is not over: {whose}continue it with 'make verify SESSION={name}', or give it up with 'rm -r {path}'"
-
-
-def _helper_homes(root: SharedRoot) -> list[Path]:
-    """Where versions of the helper are: with SHARED_GROUP each checkout has its own place (scripts/lib/helper.bash)."""
-    return [root.helpers, *(path for path in _entries(root.helpers) if _CHECKOUT.fullmatch(path.name))]
 
 
 def _entries(directory: Path) -> list[Path]:

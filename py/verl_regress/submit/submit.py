@@ -13,10 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from verl_regress.base import documents, processes, pulse, say
-from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.files import as_json, write_atomically
-from verl_regress.base.jobspec import JobSpec
+from verl_regress.base.jobspec import BaseConfig, JobSpec
 from verl_regress.base.knobs import Knobs
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import trusted

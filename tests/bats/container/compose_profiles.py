@@ -12,8 +12,8 @@ from pathlib import Path
 import yaml
 
 from verl_regress.base import documents
-from verl_regress.base.base_config import BaseConfig
 from verl_regress.base.errors import BadInput
+from verl_regress.base.jobspec import BaseConfig
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.plan import compose
 from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override, merge, of_profile, of_shape
