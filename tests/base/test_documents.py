@@ -32,8 +32,7 @@ def test_a_merged_mapping_may_be_overridden():
 
 @pytest.mark.parametrize(
     ("kind", "file"),
-    [("jobspec", file) for file in sorted((REPO / "jobspecs").glob("*.yaml"))]
-    + [("base_config", file) for file in sorted((REPO / "env/ray").glob("*.yaml"))],
+    [("jobspec", file) for file in sorted((REPO / "jobspecs").glob("*.yaml"))],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_what_we_ship(kind, file):

@@ -11,6 +11,7 @@ from verl_regress.base import documents
 from verl_regress.base.jobspec import BaseConfig, Deterministic, JobSpec, Secret
 
 SCHEMAS = Path(base.__file__).parents[1]
+SHIPPED = Path(__file__).parents[2] / "env" / "ray"
 JOBSPEC = """\
 submission_id: me
 workload: sft
@@ -91,3 +92,16 @@ def test_every_key_of_a_schema_has_its_field(schema, typed, without_fields):
     keys = json.loads((SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8"))["properties"]
     inner = {key for name in without_fields for key in keys[name]["properties"]}
     assert {field.name for field in fields(typed)} == (keys.keys() - without_fields) | inner | {"document"}
+
+
+def shipped(name):
+    return documents.parse((SHIPPED / name).read_text(encoding="utf-8"), f"env/ray/{name}", "base_config").content
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SHIPPED.glob("*.yaml")))
+def test_a_shipped_base_config_keeps_the_driver_off_the_head(name):
+    assert shipped(name)["entrypoint_resources"]["worker_node"] > 0
+
+
+def test_prod_trains_what_dev_trains():
+    assert shipped("prod.yaml")["trainer_overrides"] == shipped("dev.yaml")["trainer_overrides"]

@@ -154,15 +154,9 @@ def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, A
     files = {
         str(path.relative_to(directory)): {"sha256": sha256_of(path), "bytes": path.stat().st_size} for path in paths
     }
-    created = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    manifest = Manifest(
-        target.name,
-        builder=f"verl-regress {__version__}",
-        files=files,
-        facts=dict(facts),
-        created=created,
-        **asdict(source),
-    )
+    created, builder = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}", f"verl-regress {__version__}"
+    made: dict[str, Any] = {"builder": builder, "files": files, "facts": dict(facts), "created": created}
+    manifest = Manifest(target.name, **asdict(source), **made)
     text = json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n"
     (directory / MANIFEST).write_text(text, encoding="utf-8")
     for path in (directory, *directory.rglob("*")):  # everyone reads, only the owner writes, whatever the umask was

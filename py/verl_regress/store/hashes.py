@@ -50,8 +50,7 @@ class Hashes:
     """Hashes of what jobs read. It remembers those of large files in `jobs/`, in a file of this user's; another user's counts for nothing."""
 
     def __init__(self, root: SharedRoot) -> None:
-        self._root = root
-        self._file = root.jobs / f".hashes-{os.geteuid()}.json"
+        self._root, self._file = root, root.jobs / f".hashes-{os.geteuid()}.json"
 
     def content_of(self, path: Path, *, is_read: bool = True) -> str | None:
         """The sha256 of a file, or one hash over a folder; None if nothing is there, or neither of them.

@@ -141,14 +141,13 @@ def _prepare_from_hub(root: SharedRoot, target: Path, source: str) -> None:
 
 
 def _link_or_copy(file: Path, name: Path) -> None:
-    """Hard-link `file` to `name`, or copy it: with a link the weights are stored once, and either name can be removed."""
+    """Hard-link `file` to `name`, so that the weights are stored once; or copy it, if it is another's, or the file system has no such links."""
     name.parent.mkdir(parents=True, exist_ok=True)
-    if file.stat().st_uid != os.getuid():  # we could not make it readable
-        shutil.copyfile(file, name)
-        return
     try:
+        if file.stat().st_uid != os.getuid():  # we could not make it readable
+            raise PermissionError
         name.hardlink_to(file)
-    except OSError:  # a file system without hard links
+    except OSError:
         shutil.copyfile(file, name)
 
 
