@@ -14,7 +14,7 @@ import types
 from pathlib import Path
 
 import pytest
-from shared_fixtures import write
+from shared_fixtures import knobs, write
 from streams import tar
 
 import verl_regress
@@ -229,7 +229,7 @@ def damaged(both):
 
 
 def test_each_job_that_cannot_be_read_is_one_line(damaged):
-    assert damaged.table(BOB, "--cluster=b") == [
+    assert damaged.table(BOB, knobs("CLUSTER_NAME=b")) == [
         "good ppo codeA SUCCEEDED 1 0",
         "open ppo codeA SUCCEEDED 1 0",
         f"closed ? ? UNKNOWN 1 - cannot be read: owned by uid {ANN}, mode 0700",
@@ -249,7 +249,7 @@ def test_a_command_on_one_of_them_is_one_sentence(damaged):
 
 def test_a_job_of_another_cluster_is_not_called_lost_and_not_stopped_from_here(both):
     both.submits(ANN, "anns", "a", ends=False)
-    assert both.table(BOB, "--cluster=b") == [
+    assert both.table(BOB, knobs("CLUSTER_NAME=b")) == [
         "anns ppo codeA UNKNOWN 1 0 the job recorded no end, and the Ray of its cluster a was not asked"
     ]
     assert both.helper(BOB, "stop", "anns", "--cluster=b", "--deadline=1") == (
