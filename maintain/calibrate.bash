@@ -13,7 +13,7 @@ calibrate::next() {
 # calibrate::run NAME WORKLOAD SEED PERTURBED FURTHER OVERRIDES [PATCH...]: one run, followed to its end and recorded. FURTHER is the
 # step to which it is resumed afterwards; empty for most.
 calibrate::run() {
-  local name=$1 workload=$2 seed=$3 perturbed=$4 further=$5 overrides=$6 id code=$CALIBRATE_A status=0
+  local name=$1 workload=$2 seed=$3 perturbed=$4 further=$5 overrides=${6//'{shared}'/"$SHARED_ROOT"} id code=$CALIBRATE_A status=0
   log::step "calibrate: ${name} (${workload})"
   (($# == 6)) || code=$(calibrate::snapshot "${@:7}")
   id=$(calibrate::_with CODE_ID "$code" TRAIN_SEED "$seed" PERTURBED "$perturbed" OVERRIDES "$overrides" -- \

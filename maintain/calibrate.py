@@ -1,6 +1,6 @@
 """The runs of maintain/calibrate.sh, and maintain/calibration.md: what the judge says of all that is recorded.
 
-calibrate.py cost PAIRS [WORKLOAD]      what will be run, and how long it takes
+calibrate.py cost PAIRS [WORKLOAD]      how many runs there are to make
 calibrate.py next PAIRS [WORKLOAD]      the next run that lacks a record, as words that end with NUL; nothing if there is none
 calibrate.py record NAME JOB VERL COMMIT IMAGE      record the job directory of a run that has ended
 calibrate.py write           maintain/calibration.md
@@ -24,8 +24,6 @@ from verl_verdict.statistics import LOOKS
 from verl_verdict.verdicts import Verdict, Word
 
 PAGE = REPO / "maintain" / "calibration.md"
-_UNKNOWN_SECONDS = 90
-_MOST_PAIRS = 999
 _PAIRS = (1, *LOOKS)
 
 
@@ -33,12 +31,9 @@ _PAIRS = (1, *LOOKS)
 
 
 def cost(pairs: int, only: str = "") -> str:
-    """How many runs, and how long: as the recorded ones of the same workload took."""
-    lacking = calibration.lacking(pairs, only)
-    usual = {workload: statistics.median(took) for workload, took in _seconds().items()}
-    seconds = sum(usual.get(run.recipe.workload, _UNKNOWN_SECONDS) for run in lacking)
+    """How many runs, at most: in noise the judge may decide before the last pair."""
     recorded = sum(map(calibration.is_recorded, calibration.planned(pairs, only)))
-    return f"{len(lacking)} runs, about {seconds / 60:.0f} minutes ({recorded} are recorded)"
+    return f"at most {len(calibration.lacking(pairs, only))} runs, a minute each ({recorded} are recorded)"
 
 
 def _seconds() -> dict[str, list[int]]:
@@ -62,12 +57,12 @@ def words_of_next(pairs: int, only: str = "") -> list[str]:
     further = str(recipe.steps + FURTHER) if recipe.continues else ""
     seed = "" if run.seed is None else str(run.seed)
     perturbed = "1" if run.perturbed else ""
-    return [run.name, recipe.workload, seed, perturbed, further, " ".join(recipe.asked), *map(str, run.patches)]
+    return [run.name, recipe.workload, seed, perturbed, further, " ".join(run.overrides), *map(str, run.patches)]
 
 
 def record(name: str, job: str, verl: str, commit: str, image: str) -> None:
     """Record a run that has ended."""
-    run = next(run for run in calibration.planned(_MOST_PAIRS) if run.name == name)
+    run = next(run for run in calibration.planned(calibration.MOST_PAIRS) if run.name == name)
     now = datetime.now(timezone.utc).isoformat(timespec="minutes")
     facts = {"workload": run.recipe.workload, "verl": verl, "commit": commit, "image": image, "recorded": now}  # fmt: skip
     calibration.record(run, Path(job), facts)
@@ -81,7 +76,9 @@ def page() -> str:
     found = calibration.results()
     planted = [each for each in found if not each.mutation.harmless]
     harmless = [each for each in found if each.mutation.harmless]
-    in_noise = [(each, found) for each in calibration.in_noise() if (found := calibration.looks(each))]
+    in_noise = [
+        (each, found) for each in calibration.in_noise() if (found := calibration.looks(calibration.noisy_pairs(each)))
+    ]
     abouts, known = _abouts(), calibration.known()
     parts = [
         "# How far the judge can be trusted",
@@ -102,6 +99,7 @@ def page() -> str:
         "## In noise: how many pairs are needed",
         _sentence_on_pairs(),
         _table(("mutation", "workload", *(f"{pairs} {'pair' if pairs == 1 else 'pairs'}" for pairs in _PAIRS), "pairs needed", "first metric named, or the reason"), [_in_noise(*each) for each in in_noise]),
+        *_replay(in_noise),
         "## Not caught",
         _reasons(known["not_caught"]) or "All recorded regressions are caught.",
         "In noise:\n\n" + (_reasons(known["not_caught_in_noise"]) or "All that are recorded to the end are caught."),
@@ -134,6 +132,9 @@ def _summary(planted: Sequence[Result], harmless: Sequence[Result]) -> Iterable[
     held_out: tuple[list[Verdict], list[Verdict]] = ([], [])
     for workload in WORKLOADS:
         alone, sessions = calibration.verdicts_on_noise(workload)
+        if replayed := calibration.verdicts_on_replays(workload):
+            alarms = sum(each.word in calibration.ALARMS for each in replayed)
+            yield _row_at_most(f"alarms over A against A, {workload}, pairs with replay", alarms, len(replayed))
         held_out[0].extend(alone[SEEN:])
         held_out[1].extend(sessions[SEEN // SESSION :])
         yield from _rows_on_noise("", workload, alone, sessions)
@@ -196,7 +197,8 @@ def _planted(result: Result) -> Sequence[str]:
 def _sentence_on_pairs() -> str:
     return (
         "Some mutations, judged as on GPUs, where A does not repeat itself. The judge decides after the first pair, "
-        f"{', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]}\npairs only, and the first decision is final."
+        f"{', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]}\npairs only, and the first decision is final. `sft-validation-last-batch` is in the noise of `rounding.patch`: its gradients are rounded\n"
+        "otherwise in each run, and the rows stay in one order, as on GPUs. In the other noise, A's validation loss varies more than the fault."
     )
 
 
@@ -207,6 +209,22 @@ def _in_noise(mutation: Mutation, found: Mapping[int, Verdict]) -> Sequence[str]
     decided = calibration.is_decided(found)
     needed = str(pairs) if decided else f"more than {pairs}"
     return (f"`{mutation.name}`", mutation.recipe.workload, *words, needed, first if decided else last.reason)
+
+
+def _replay(in_noise: Sequence[tuple[Mutation, Mapping[int, Verdict]]]) -> Iterable[str]:
+    """The section on replay; nothing if no mutation is recorded with it."""
+    rows = []
+    for mutation, without in in_noise:
+        if found := calibration.looks(calibration.replayed_pairs(mutation)):
+            *_, needed_without, _ = _in_noise(mutation, without)
+            rows.append((*_in_noise(mutation, found)[:2], needed_without, *_in_noise(mutation, found)[-2:]))
+    if rows:
+        yield "## With replay"
+        yield (
+            "A's repeat and B train on the rollouts of A's first run (`REPLAY=1`), in the same noise. What differs only in what is sampled or\n"
+            "rewarded is not seen."
+        )
+        yield _table(("mutation", "workload", "pairs needed in noise", "with replay", "first metric named, or the reason"), rows)  # fmt: skip
 
 
 def _harmless(result: Result) -> Sequence[str]:

@@ -8,6 +8,8 @@
 #   maintain/calibrate.sh 60      also 60 pairs of runs of A for each workload that differ only by noise
 #   maintain/calibrate.sh 60 sft  only 60 such pairs of SFT: other load on the machine does not change what they tell
 #
+# From the 67th pair on, A's first run records its rollouts, and two more train on them; so do some mutations.
+#
 # One job at a time. It can be interrupted: a run is recorded when it has ended, and what is recorded is skipped. A run takes about a
 # minute on 2 cores.
 #
@@ -16,7 +18,7 @@ source "$(dirname "$0")/../scripts/lib/regress.bash"
 cli::begin_with '[PAIRS] ppo grpo sft ...' "$@"
 (($# <= 2)) || cli::die 2 "calibrate.sh takes two arguments and got $#: see --help."
 pairs=${1:-0}
-[[ $pairs =~ ^[0-9]{1,3}$ ]] || cli::die 2 "PAIRS='$(cli::shown "$pairs")' (the argument of calibrate.sh) is not a whole number up to 999: give one, or leave it out."
+[[ $pairs =~ ^[0-9]{1,2}$ ]] || cli::die 2 "PAIRS='$(cli::shown "$pairs")' (the argument of calibrate.sh) is not a whole number up to 99: give one, or leave it out."
 [[ ${2:-sft} == @(ppo|grpo|sft) ]] || cli::die 2 "WORKLOAD='$(cli::shown "$2")' (the second argument of calibrate.sh) is not ppo, grpo or sft: give one of them, or leave it out."
 env::load
 source "${REPO_DIR}/maintain/release.bash"

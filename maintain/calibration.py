@@ -8,10 +8,12 @@ what was run. The judge reads it as a job directory.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import lzma
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +26,7 @@ import yaml
 
 from verl_regress.jobs import recorded_run
 from verl_regress.plan.overrides import of_shape
-from verl_verdict import judge, memory, metrics, speed
+from verl_verdict import comparable, judge, memory, metrics, speed
 from verl_verdict.records import Run as Recorded
 from verl_verdict.statistics import LOOKS
 from verl_verdict.verdicts import Verdict, Word
@@ -32,13 +34,16 @@ from verl_verdict.verdicts import Verdict, Word
 REPO = Path(__file__).resolve().parents[1]
 MUTATIONS = REPO / "tests" / "mutations"
 RECORDS = REPO / "tests" / "recorded" / "calibration"
-NOISE = RECORDS / "noise.patch"
+NOISE = RECORDS / "noise.patch"  # batches, and of SFT all rows, in another order in each run
+ROUNDING = RECORDS / "rounding.patch"  # gradients that round otherwise in each run; the data are those of the seed
 WORKLOADS = ("sft", "grpo", "ppo")
 STEPS = 10
 FURTHER = 2  # steps after a resume
 MEASURED_RUNS = 6  # of each side: fewer cannot show that B is slower, or needs more memory
 SESSION = 6  # pairs of a noisy session: fewer cannot show a difference
 SEEN = 60  # noisy pairs of each workload that were seen before the judge's last rule was made; those behind them are held out
+MOST_PAIRS = 99
+REPLAYED = 67  # from this noisy pair on, A's first run records its rollouts, and others train on them
 # Mutations that are also judged in noise, in the order of their runs. They have no overrides, so the noisy runs of A are their A.
 IN_NOISE = (
     "advantage-sign",
@@ -71,6 +76,7 @@ _KEPT_OF_NOISY = (
     "critic/grad_norm",
     "timing_s/step",
 )
+_REPLAY = ("skip.", "trainer.experiment_name=", "trainer.project_name=")  # what only says where the rollouts are
 _RESOLVED = ("submission_id", "workload", "profile", "code_id", "shared_root", "code_path", "model", "dataset", "reward_fn", "job_dir", "devices", "parent")  # fmt: skip
 
 
@@ -106,6 +112,17 @@ class Run:
     patches: tuple[Path, ...] = ()
     seed: int | None = None
     perturbed: bool = False
+    rollouts: str = ""  # of the run whose rollouts it trains on; its own name if it records them
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """What is asked of the trainer, as make verify does (py/verl_regress/session/replay.py); {shared} is the shared root."""
+        if not self.rollouts:
+            return self.recipe.asked
+        steps = ",".join(map(str, range(1, self.recipe.steps + 1)))
+        what = ("enable=True", f"dump_dir={{shared}}/calibrate/{self.rollouts}", f"steps=[{steps}]")
+        names = ("trainer.experiment_name=replay", "trainer.project_name=verl-regress")  # parts of the path
+        return (*self.recipe.asked, *names, *(f"skip.rollout_tq.{each}" for each in what))
 
     @property
     def patch_sha256(self) -> str:
@@ -123,6 +140,7 @@ class Mutation:
     harmless: bool = False
     signal: Mapping[str, Any] = field(default_factory=dict)
     is_rounding: bool = False
+    noise: Path = NOISE
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -190,24 +208,44 @@ def _mutation(name: str, said: Mapping[str, Any]) -> Mutation:
     steps = int(said.get("steps", STEPS))
     signal = said.get("signal") or {key: True for key in WITHOUT_METRIC if said.get(key)}
     recipe = Recipe(said["workload"], tuple(said.get("overrides", ())), steps, bool(said.get("continues")), not MEASURED.keys().isdisjoint(signal))  # fmt: skip
-    return Mutation(name, said["title"], recipe, bool(said.get("harmless")), signal, bool(said.get("perturbed")))
+    noise = {"rounding": ROUNDING}.get(said.get("noise", ""), NOISE)
+    return Mutation(name, said["title"], recipe, bool(said.get("harmless")), signal, bool(said.get("perturbed")), noise)
 
 
-def noisy_pair(workload: str, number: int) -> tuple[Run, Run]:
+def noisy_pair(workload: str, number: int, noise: Path = NOISE) -> tuple[Run, Run]:
     """Two runs of A with one seed that differ by noise."""
-    name = f"noise-{workload}-{number}"
-    first, second = (Run(f"{name}-{run}", Recipe(workload), (NOISE,), 100 * number) for run in (1, 2))
-    return first, second
+    name = f"{noise.stem}-{workload}-{number}"
+    first, second = (Run(f"{name}-{run}", Recipe(workload), (noise,), 100 * number) for run in (1, 2))
+    is_recording = number >= REPLAYED and workload != "sft"
+    return dataclasses.replace(first, rollouts=first.name if is_recording else ""), second
 
 
-def runs_in_noise(mutation: Mutation) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
-    """The runs of A and of B of a session in noise: a pair for each seed, as many as the judge may take. A runs twice with the first one."""
-    pairs = [noisy_pair(mutation.recipe.workload, number) for number in range(1, LOOKS[-1] + 1)]
-    b = [
-        Run(f"noisy-{mutation.name}-{at}", a.recipe, (NOISE, mutation.patch), a.seed)
-        for at, (a, _) in enumerate(pairs, start=1)
-    ]
-    return (*pairs[0], *(first for first, _ in pairs[1:])), tuple(b)
+Pair = tuple[tuple[Run, ...], Run]  # the runs of A with one seed, and that of B
+
+
+def replayed_pair(workload: str, number: int, mutation: Mutation | None = None) -> Pair:
+    """A noisy run of A that records its rollouts, A's repeat and B, which train on them. Without a mutation B is A."""
+    first, _ = noisy_pair(workload, number)
+    repeat, b = (dataclasses.replace(first, name=f"replayed-{workload}-{number}-{run}") for run in (1, 2))
+    if mutation:
+        b = dataclasses.replace(b, name=f"replayed-{mutation.name}-{number}", patches=(NOISE, mutation.patch))
+    return (first, repeat), b
+
+
+def replayed_pairs(mutation: Mutation) -> list[Pair]:
+    """Its pairs with replay, as many as the judge may take; none of SFT, which samples nothing."""
+    numbers = range(REPLAYED, REPLAYED + LOOKS[-1]) if mutation.recipe.workload != "sft" else ()
+    return [replayed_pair(mutation.recipe.workload, number, mutation) for number in numbers]
+
+
+def noisy_pairs(mutation: Mutation) -> list[Pair]:
+    """A pair for each seed, as many as the judge may take. A runs twice with the first one."""
+    found: list[Pair] = []
+    for number in range(1, LOOKS[-1] + 1):
+        a = noisy_pair(mutation.recipe.workload, number, mutation.noise)
+        b = Run(f"noisy-{mutation.name}-{number}", a[0].recipe, (mutation.noise, mutation.patch), a[0].seed)
+        found.append((a if number == 1 else a[:1], b))
+    return found
 
 
 def planned(pairs: int, only: str = "") -> Iterator[Run]:
@@ -225,14 +263,18 @@ def planned(pairs: int, only: str = "") -> Iterator[Run]:
 def _of_mutations() -> Iterator[Run]:
     for mutation in sorted(mutations(), key=_order):
         yield from (*_in_turn(mutation.runs_of_a, mutation.runs), *mutation.perturbed)
-    for mutation in in_noise():
-        yield from _in_turn(*runs_in_noise(mutation))
+    for pairs_of in (noisy_pairs, replayed_pairs):
+        for a, b in (pair for mutation in in_noise() for pair in pairs_of(mutation)):
+            yield from (*a, b)
 
 
 def _of_noise(pairs: int, workloads: Sequence[str]) -> Iterator[Run]:
     for number in range(1, pairs + 1):
         for workload in workloads:
             yield from noisy_pair(workload, number)
+            if number >= REPLAYED and workload != "sft":
+                (_, repeat), other = replayed_pair(workload, number)
+                yield from (repeat, other)
 
 
 def _order(mutation: Mutation) -> tuple[int, bool, int]:
@@ -246,7 +288,8 @@ def _in_turn(a: Sequence[Run], b: Sequence[Run]) -> Iterator[Run]:
 
 def lacking(pairs: int, only: str = "") -> list[Run]:
     """The planned runs that have no record, or one of another patch. In noise the first decision is final: no pair follows it."""
-    decided = {run.name for each in in_noise() if is_decided(looks(each)) for run in runs_in_noise(each)[1]}
+    by_mutation = [pairs_of(each) for each in in_noise() for pairs_of in (noisy_pairs, replayed_pairs)]
+    decided = {b.name for pairs in by_mutation if is_decided(looks(pairs)) for _, b in pairs}
     return [run for run in planned(pairs, only) if not is_recorded(run) and run.name not in decided]
 
 
@@ -274,7 +317,11 @@ def about(name: str) -> dict[str, Any]:
 
 
 def record(run: Run, job: Path, facts: Mapping[str, Any]) -> None:
-    """Write the record of a job that has ended, by rename."""
+    """Write the record of a job that has ended, by rename. Raises ValueError if it did not read the rollouts that it was to train on."""
+    if run.rollouts not in ("", run.name):
+        log = (job / "logs/driver.log").read_text(encoding="utf-8")
+        if len(set(re.findall(r"cached trajectories from step (\d+)", log))) != run.recipe.steps:
+            raise ValueError(f"{run.name} did not read the rollouts of all steps of {run.rollouts}")
     attempts = [job, *sorted((job / "attempts").glob("[0-9]*"))]
     about = {**facts, "patch_sha256": run.patch_sha256, "seconds": sum(map(_seconds, attempts))}
     content = {"calibration.json": _dumped(about)}
@@ -291,6 +338,8 @@ def record(run: Run, job: Path, facts: Mapping[str, Any]) -> None:
 def _cut_down(job: Path, run: Run) -> dict[str, str]:
     """The files of an attempt with the fields that the judge reads; verl's resolved config is left out."""
     said = _read(job / "config/asked.json").get("said") or {}
+    if run.rollouts:
+        said["overrides"] = [each for each in said["overrides"] if not each["text"].startswith(_REPLAY)]
     rl = "sft" if run.recipe.workload == "sft" else "rl"
     nodes = [
         node
@@ -322,8 +371,8 @@ def _cut_down(job: Path, run: Run) -> dict[str, str]:
 
 
 def _metrics(text: str, run: Run) -> str:
-    """verl's metrics, byte for byte; of noisy runs the metrics that decide."""
-    if NOISE not in run.patches:
+    """verl's metrics, byte for byte; of noisy runs before the replayed ones the metrics that decide."""
+    if NOISE not in run.patches or (run.seed or 0) >= 100 * REPLAYED:
         return text
     rows = [json.loads(line) for line in text.splitlines()]
     names = {name for row in rows for name in row["data"]}
@@ -401,16 +450,25 @@ def in_noise() -> list[Mutation]:
     return [index[name] for name in IN_NOISE]
 
 
-def looks(mutation: Mutation) -> dict[int, Verdict]:
-    """What the judge says in noise, by the number of pairs: of the first pair and at its declared looks, until it decides."""
-    a, b = runs_in_noise(mutation)
+def looks(pairs: Sequence[Pair]) -> dict[int, Verdict]:
+    """What the judge says by the number of pairs: of the first pair and at its declared looks, until it decides."""
     found: dict[int, Verdict] = {}
-    for pairs in (1, *LOOKS):
-        if is_decided(found) or not all(map(is_recorded, (*a[: pairs + 1], *b[:pairs]))):
+    for count in (1, *LOOKS) if pairs else ():
+        a, b = [run for side, _ in pairs[:count] for run in side], [run for _, run in pairs[:count]]
+        if is_decided(found) or not all(map(is_recorded, (*a, *b))):
             break
-        sides = ([load(run.name) for run in runs] for runs in (a[: pairs + 1], b[:pairs]))
-        found[pairs] = judge.case(*sides, name=mutation.name)
+        is_replay = bool(b[0].rollouts)
+        found[count] = judge.case(*([_loaded(run, is_replay=is_replay) for run in side] for side in (a, b)))
     return found
+
+
+def _loaded(run: Run, *, is_replay: bool) -> Recorded:
+    """The run, with replay as the reader of job directories makes it for a session with replay."""
+    loaded = load(run.name)
+    if not is_replay:
+        return loaded
+    facts = {**loaded.facts, comparable.REPLAY: "calibrate"}
+    return dataclasses.replace(loaded.without(list(filter(metrics.is_of_v1, loaded.series))), facts=facts)
 
 
 def is_decided(found: Mapping[int, Verdict]) -> bool:
@@ -425,9 +483,14 @@ def is_judged(found: Mapping[int, Verdict]) -> bool:
 
 def noisy(workload: str) -> list[tuple[Recorded, Recorded]]:
     """The noisy pairs that are recorded."""
-    numbers = sorted(int(path.name.split("-")[2]) for path in RECORDS.glob(f"noise-{workload}-*-1.json.xz"))
-    pairs = [noisy_pair(workload, number) for number in numbers]
+    pairs = [noisy_pair(workload, number) for number in range(1, MOST_PAIRS + 1)]
     return [(load(a.name), load(b.name)) for a, b in pairs if is_recorded(a) and is_recorded(b)]
+
+
+def verdicts_on_replays(workload: str) -> list[Verdict]:
+    """A against A with replay, of each pair alone that is recorded."""
+    numbers = range(REPLAYED, MOST_PAIRS + 1)
+    return [verdict for number in numbers for verdict in looks([replayed_pair(workload, number)]).values()]
 
 
 def verdicts_on_noise(workload: str) -> tuple[list[Verdict], list[Verdict]]:

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 RESULTS = {result.mutation.name: result for result in calibration.results()}
 PLANTED = [name for name, result in RESULTS.items() if not result.mutation.harmless]
 HARMLESS = [name for name, result in RESULTS.items() if result.mutation.harmless]
-IN_NOISE = {each.name: each for each in calibration.in_noise() if calibration.is_judged(calibration.looks(each))}
+LOOKS = {each.name: calibration.looks(calibration.noisy_pairs(each)) for each in calibration.in_noise()}
+IN_NOISE = {each.name: each for each in calibration.in_noise() if calibration.is_judged(LOOKS[each.name])}
 KNOWN = calibration.known()
 
 
@@ -61,7 +62,7 @@ def test_each_mutation_in_noise_is_judged_to_the_end_or_has_a_reason():
 
 @pytest.mark.parametrize("name", IN_NOISE)
 def test_in_noise_a_planted_regression_is_caught_and_a_harmless_change_is_no_alarm(name):
-    *_, last = calibration.looks(IN_NOISE[name]).values()
+    *_, last = LOOKS[name].values()
     if IN_NOISE[name].harmless:
         assert last.word not in (*calibration.ALARMS, Word.INCOMPARABLE), last.reason
     else:
@@ -85,6 +86,15 @@ def test_noise_is_no_alarm(workload):
     assert [each.reason for each in (*alone, *sessions) if each.word in calibration.ALARMS] == []
     assert [each.reason for each in alone if each.word is Word.IDENTICAL] == []  # the noise is there
     assert sum(each.word is Word.SAME for each in sessions) >= 0.8 * len(sessions)
+
+
+def test_replay_is_no_alarm_and_shows_a_planted_regression():
+    found = [verdict for workload in calibration.WORKLOADS for verdict in calibration.verdicts_on_replays(workload)]
+    assert [each.reason for each in found if each.word in calibration.ALARMS] == []
+    replayed = [
+        seen for each in calibration.in_noise() if (seen := calibration.looks(calibration.replayed_pairs(each)))
+    ]
+    assert [seen[1].word in calibration.CAUGHT for seen in replayed] == [True] * len(replayed)
 
 
 def test_the_page_is_what_the_records_make():
@@ -151,6 +161,26 @@ def test_runs_of_a_and_b_are_planned_in_turn(records):
     assert [run.name for run in calibration.planned(2, "sft")] == [
         f"noise-sft-{pair}-{run}" for pair in (1, 2) for run in (1, 2)
     ]
+
+
+def test_the_last_noisy_pairs_are_recorded_and_replayed(records, tmp_path):
+    recording, plain, repeat, other = list(calibration.planned(calibration.REPLAYED, "grpo"))[-4:]
+    assert [run.name for run in (plain, repeat, other)] == [
+        "noise-grpo-67-2",
+        "replayed-grpo-67-1",
+        "replayed-grpo-67-2",
+    ]
+    assert "skip.rollout_tq.dump_dir={shared}/calibrate/noise-grpo-67-1" in recording.overrides
+    assert recording.overrides == repeat.overrides == other.overrides != plain.overrides
+    asked = {"said": {"overrides": [{"text": text, "origin": "OVERRIDES"} for text in repeat.overrides]}}
+    done = job(tmp_path / "job", "grpo")
+    (done / "config/asked.json").write_text(json.dumps(asked))
+    (done / "logs/driver.log").write_text("Loaded 8 cached trajectories from step 1\n")
+    with pytest.raises(ValueError, match="did not read the rollouts of all steps of noise-grpo-67-1"):
+        calibration.record(repeat, done, {})
+    (done / "logs/driver.log").write_text("".join(f"cached trajectories from step {step}\n" for step in range(1, 11)))
+    calibration.record(repeat, done, {})
+    assert "skip." not in calibration._record(repeat.name)["config/asked.json"]
 
 
 def test_what_is_recorded_is_not_run_again(records, tmp_path):
