@@ -1,8 +1,7 @@
 """Records where a process of a job waits for Ray's debugger, and decides where debugpy listens: jobs submitted with DEBUGGER.
 
-Ray 2.60 counts the paused threads of a worker and keeps its port, but neither file nor line (``ray.util.debugpy``). So each
-thread that waits has a file ``<job dir>/state/breakpoints/<hostname>-<pid>-<thread>.json``, `.attached.json` under a debugger.
-The process holds a lock (flock) on it: the record of a process that is gone counts for nothing (verl_regress.jobs.breakpoints).
+Each thread that waits has a file ``<job dir>/state/breakpoints/<hostname>-<pid>-<thread>.json``, `.attached.json` under a debugger, because
+Ray 2.60 keeps neither file nor line. The process holds a lock (flock) on it, so the record of a process that is gone counts for nothing.
 """
 
 import contextlib
@@ -25,7 +24,6 @@ import ray_private
 from on_import import on_import
 
 _LOOK_EVERY = 1.0  # seconds between two checks whether the debugger is still attached
-
 _address: tuple[str, int] | None = None  # where debugpy listens in this process
 
 

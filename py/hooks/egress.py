@@ -1,9 +1,9 @@
 """Records which hosts a process of the job asks for, where VERL_REGRESS_OFFLINE is set: `make unkit` sets it for all jobs, `make acceptance` for
 its own.
 
-Python tells its audit hooks of every name that it looks up, and of every connection, whether it comes about or not. The hosts go into
-``state/reports/egress-<hostname>-<pid>.json``; which of them are nodes is for the reader to say. A host that is clearly none is also named on
-stderr, once a process. Programs that are not Python, and libraries that open sockets themselves (gRPC, NCCL), are not seen here.
+Python tells its audit hooks of every name that it looks up, and of every connection. The hosts go into
+``state/reports/egress-<hostname>-<pid>.json``; one that is clearly no node is also named on stderr, once a process. Programs that are not
+Python, and libraries that open sockets themselves (gRPC, NCCL), are not seen here.
 """
 
 import ipaddress
@@ -13,13 +13,14 @@ from contextlib import suppress
 
 import job_report
 
-VARIABLE = "VERL_REGRESS_OFFLINE"
 _HOST_OF = {
     **dict.fromkeys(("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"), 0),
     **dict.fromkeys(("socket.connect", "socket.sendto", "socket.sendmsg"), 1),
 }
 _MOST = 100
-
+_NODES = (
+    "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "0.0.0.0/32", "fc00::/7", "fe80::/10", "::/128",
+)  # fmt: skip
 _seen: dict[str, None] = {}  # what was asked for, in that order
 
 
@@ -32,25 +33,28 @@ def _hear(event: str, arguments: tuple[object, ...]) -> None:
     """Never raises, because it would refuse what it hears of."""
     if event in _HOST_OF:
         with suppress(Exception):
-            _note(event, arguments[_HOST_OF[event]], arguments)
+            _note(event, arguments)
 
 
-def _note(event: str, asked: object, arguments: tuple[object, ...]) -> None:
-    port = arguments[1] if event == "socket.getaddrinfo" else None
+def _note(event: str, arguments: tuple[object, ...]) -> None:
+    asked, port = arguments[_HOST_OF[event]], arguments[1] if event == "socket.getaddrinfo" else None
     if _HOST_OF[event] == 1:
         is_datagram = getattr(arguments[0], "type", None) == socket.SOCK_DGRAM
         if not isinstance(asked, tuple) or (is_datagram and event == "socket.connect"):
             return  # the path of a socket file; or nothing is sent, as by what asks for its own address
         asked, port = asked[:2]
     host = asked.decode() if isinstance(asked, bytes) else asked
-    if not isinstance(host, str) or not host or host in (socket.gethostname(), "localhost") or _is_loopback(host):
+    if not isinstance(host, str) or host in ("", socket.gethostname(), "localhost"):
         return
-    named = f"{host}:{port}" if port and _is_outside(host) else host  # of a node, one entry is enough
+    is_outside = _is_outside(host)
+    if is_outside is None:
+        return
+    named = f"{host}:{port}" if port and is_outside else host  # of a node, one entry is enough
     if named in _seen or len(_seen) >= _MOST:
         return
     _seen[named] = None
     job_report.write("egress", {"asked": [*_seen]})
-    if _is_outside(host):
+    if is_outside:
         print(
             f"verl-regress: this process asks for {named}, which is no node of this cluster, and this installation has no way out "
             "(make unkit): leave out what asks for it, or have what it fetches on the shared root.",
@@ -59,33 +63,11 @@ def _note(event: str, asked: object, arguments: tuple[object, ...]) -> None:
         )
 
 
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
-
-
-def _is_outside(host: str) -> bool:
-    """A name with a domain other than our own, or an address that a site does not give to its nodes."""
+def _is_outside(host: str) -> bool | None:
+    """A name with a domain other than our own, or an address that a site does not give to its nodes; None: this machine itself."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         domain = socket.gethostname().partition(".")[2]
         return "." in host and not (domain and host.endswith(f".{domain}"))
-    return not any(address in network for network in _NODES)
-
-
-_NODES = [
-    ipaddress.ip_network(one)
-    for one in (
-        "10.0.0.0/8",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "100.64.0.0/10",
-        "169.254.0.0/16",
-        "0.0.0.0/32",
-        "fc00::/7",
-        "fe80::/10",
-        "::/128",
-    )
-]
+    return None if address.is_loopback else not any(address in ipaddress.ip_network(one) for one in _NODES)

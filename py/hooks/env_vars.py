@@ -1,8 +1,7 @@
 """Sets the job's environment variables that Ray would change on the way: those whose value has a ``$``.
 
-Ray expands ``$X`` and ``${X}`` in a runtime_env's env_vars on the node, and has no escape (read in Ray 2.60,
-``ray._private.utils.update_envs``). So the submission writes them to ``config/env_vars.json`` and lists this hook first. Only variables
-that are read before Python runs (LD_LIBRARY_PATH) are set too late this way.
+Ray expands ``$X`` in a runtime_env's env_vars on the node, and has no escape (2.60, ``ray._private.utils.update_envs``). So the submission
+writes them to ``config/env_vars.json`` and lists this hook first.
 """
 
 import json

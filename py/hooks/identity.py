@@ -3,9 +3,8 @@
 What a report proves: each module named `verl` or `verl.…` (and the main module, if that is one of verl's) was found at that path, where
 the source had those bytes when the process loaded it, or up to a second later; Python had checked that its bytecode is of that source.
 
-A thread writes the report as soon as verl is loaded, and again when more modules were loaded, because Ray ends actors with SIGKILL: what
-was loaded in the last second may be missing. Every Ray actor reports, even one without verl, so an actor without a report has proved
-nothing. Read in Ray 2.60: ``get_runtime_context().get_job_id()`` and ``get_actor_id()``.
+A thread writes it, because Ray ends actors with SIGKILL. Every Ray actor reports, even one without verl, so an actor without a report has
+proved nothing.
 """
 
 import atexit
@@ -50,13 +49,9 @@ class Reporter:
         self._reported: dict[str, object] | None = None
 
     def run(self) -> None:
-        """Report once there is something, then whenever it has changed and no module was loaded since the last check."""
-        modules = 0
+        """Report whenever there is something new."""
         while True:
-            is_settled = len(sys.modules) == modules
-            modules = len(sys.modules)
-            if is_settled or self._reported is None:
-                self.report()
+            self.report()
             time.sleep(_LOOK_EVERY)
 
     def report(self) -> None:
@@ -65,18 +60,17 @@ class Reporter:
             return
         with self._lock:
             for name, module in list(sys.modules.items()):
-                spec = getattr(module, "__spec__", None)
-                real_name = str(getattr(spec, "name", name)) if name == "__main__" else name
+                real_name = str(getattr(module.__spec__, "name", name)) if name == "__main__" else name
                 if real_name not in self._files and f"{real_name}.".startswith("verl."):
                     self._files[real_name] = _file_of(module)
             self._ids |= _ids()
-            report: dict[str, object] = {
+            who = {
                 "hostname": job_report.hostname(),
                 "pid": self._pid,
                 **self._ids,
                 "command": " ".join(sys.orig_argv)[:200],
-                "modules": dict(sorted(self._files.items())),
             }
+            report: dict[str, object] = {**who, "modules": dict(sorted(self._files.items()))}
             if (self._files or self._ids["actor_id"]) and report != self._reported:
                 job_report.write("identity", report)
                 self._reported = report
@@ -84,8 +78,7 @@ class Reporter:
 
 def _file_of(module: ModuleType) -> dict[str, str | None]:
     """The module's file and its sha256; each is None if there is none."""
-    spec = getattr(module, "__spec__", None)
-    file = getattr(spec, "origin", None) or getattr(module, "__file__", None)
+    file = getattr(getattr(module, "__spec__", None), "origin", None) or getattr(module, "__file__", None)
     with suppress(OSError):
         return {"file": file, "sha256": hashlib.sha256(Path(file or "").read_bytes()).hexdigest()}
     return {"file": file, "sha256": None}

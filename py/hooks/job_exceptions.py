@@ -2,10 +2,7 @@
 
 They go into ``state/reports/exceptions-<hostname>-<pid>.json``, the newest last. Each has its `chain`, the root first: `frames` has file
 and line, the deepest last, `link` how the one before led to it (cause, context or none); with `came_from_ray`, type and message come from
-the exception in another process.
-
-Ray gives the caller of a task only text, so the exception is taken where the task fails. Hydra lets a driver's exception through to
-``sys.excepthook``, because HYDRA_FULL_ERROR is set in every job.
+the exception in another process. Hydra lets a driver's exception through, because HYDRA_FULL_ERROR is set in every job.
 """
 
 import os
@@ -24,7 +21,6 @@ from redaction import Redactor
 
 _MOST = 20  # a reward function may fail for each answer of a run that goes on
 _MOST_LINES = 200
-
 _recorded: list[dict[str, Any]] = []
 
 
@@ -70,16 +66,12 @@ def _described(error: BaseException) -> dict[str, Any]:
     ray: Any = sys.modules.get("ray.exceptions")
     came_from_ray = ray is not None and isinstance(error, ray.RayTaskError)
     one: BaseException = error.cause if came_from_ray else error  # type: ignore[attr-defined]
-    kind, places = type(one), [(frame.filename, frame.lineno) for frame in frames]
-    message = str(one)
+    kind, message, places = type(one), str(one), [(frame.filename, frame.lineno) for frame in frames]
     if not message and frames and not came_from_ray:
         message = frames[-1].line or ""  # the code that raised it
     if isinstance(one, SyntaxError):
         message, places = one.msg, [*places, (one.filename or "", one.lineno)]
-    plain = kind.__module__ in ("builtins", "__main__")
-    return {
-        "type": kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}",
-        "message": message,
-        "frames": places,
-        "came_from_ray": came_from_ray,
-    }
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    return {"type": name, "message": message, "frames": places, "came_from_ray": came_from_ray}

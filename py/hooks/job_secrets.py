@@ -1,14 +1,15 @@
 """Puts a job's secrets into the environment of each of its Python processes.
 
-The values travel in a file that only its owner can read and that is removed when the job is over; only its path is in runtime_env, which
-Ray shows to anyone who asks. A process that cannot read the file must not run on.
+The values are in a file that only its owner can read; only its path is in runtime_env, which Ray shows to anyone who asks. A process that
+cannot read the file must not run on.
 
 In a process that Ray started, sys.stdout and sys.stderr go through a Redactor, because Ray keeps this output in its own files on the
-node. Ray's job supervisor is such a process, too, but it passes its environment on to a shell, so it drops the secrets again.
+node. Ray's job supervisor passes its environment on to a shell, so it drops the secrets again.
 """
 
 import json
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import job_report
@@ -26,13 +27,12 @@ def install() -> None:
     path = os.environ.get(FILE_VARIABLE)
     if not path:
         return
-    secrets = read(path)
-    os.environ.update(secrets)
-    held.update(secrets)
-    _report(secrets)
+    held.update(read(path))
+    os.environ.update(held)
+    _report(held)
     if ray_private.is_worker():
-        ray_private.on_supervisor(lambda: _forget(secrets))
-        redactor = Redactor(secrets)
+        ray_private.on_supervisor(_forget)
+        redactor = Redactor(held)
         ray_private.on_log(lambda stream: _redact(stream, redactor))
 
 
@@ -49,14 +49,14 @@ def read(path: str) -> dict[str, str]:
     raise RuntimeError(f"the job's secrets cannot be read from {path} ({problem})")
 
 
-def _report(secrets: dict[str, str]) -> None:
-    job_report.write("secrets", {"hostname": job_report.hostname(), "pid": os.getpid(), "names": sorted(secrets)})
+def _report(names: Iterable[str]) -> None:
+    job_report.write("secrets", {"hostname": job_report.hostname(), "pid": os.getpid(), "names": sorted(names)})
 
 
-def _forget(secrets: dict[str, str]) -> None:
-    for name in secrets:
+def _forget() -> None:
+    for name in held:
         os.environ.pop(name, None)
-    _report({})
+    _report(())
 
 
 def _redact(stream: Any, redactor: Redactor) -> None:

@@ -1,9 +1,7 @@
 """Changes the last bit of each gradient right before each update: jobs that `make verify` submits to measure rounding noise.
 
-Another order of summation changes last bits, too. So what such a run does otherwise than the same one without this hook is rounding
-noise, however far it grows. The last bit is that of bfloat16, in which verl computes gradients wherever it adds them up in float32.
-
-Uses ``register_optimizer_step_pre_hook`` of torch.optim.optimizer (torch 2.13), which acts in every release of verl.
+So what such a run does otherwise than the same one without this hook is rounding noise, however far it grows. The last bit is that of
+bfloat16, in which verl computes gradients wherever it adds them up in float32.
 """
 
 from typing import Any

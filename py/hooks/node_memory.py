@@ -19,10 +19,9 @@ def counters() -> dict[str, str | int | None]:
         for folder in (home + groups.get(name, "").rstrip("/"), home):
             kills = re.search(r"^oom_kill (\d+)$", _read(f"{folder}/{events}"), re.MULTILINE)
             if kills is not None:
-                most = _number(f"{folder}/{limit}")
+                most = _number(f"{folder}/{limit}") or _NO_LIMIT
                 found |= {"kills": int(kills[1]), "peak": _number(f"{folder}/{peak}")}
-                found["limit"] = most if most is not None and most < _NO_LIMIT else None
-                return found
+                return found | {"limit": most if most < _NO_LIMIT else None}
     return found
 
 

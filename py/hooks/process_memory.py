@@ -1,19 +1,15 @@
 """Every process of a job that loads torch or verl records its memory over time, by which `make verify` judges B's memory.
 
 One file per process, ``<job dir>/state/memory/<hostname>-<pid>.txt``, with lines ``<unix time> <bytes> [name]``: the most anonymous and
-shared memory since the line before (processes share pages of files, and the kernel drops them when it likes). The name, Ray's actor or
-task or the module of `python -m`, is there where it is another one than before.
+shared memory since the line before (processes share pages of files, and the kernel drops them when it likes), and a new name.
 
-A thread looks every second; after every 40 lines the time between two lines doubles. A forked child gets a thread of its own. If a line
-cannot be written, the next one has what it would have said. The first process on a node records what the
-kernel has counted there so far, in ``<job dir>/state/nodes/<hostname>.json`` (node_memory.py).
+A thread looks every second; after every 40 lines the time between two lines doubles. A forked child gets a thread of its own. The first
+process on a node records what the kernel has counted there so far, in ``<job dir>/state/nodes/<hostname>.json`` (node_memory.py).
 
-The same thread writes the stacks of all threads of the process to ``<job dir>/state/stacks/<hostname>-<pid>.txt`` when a debug bundle of
-a running job asks for them, by the time in ``<job dir>/state/stacks_asked``. The launcher created that file, because NFS may hide a new
-one for half a minute.
+The same thread writes the stacks of the process to ``<job dir>/state/stacks/<hostname>-<pid>.txt`` when a debug bundle of a running job asks
+for them, by the time in ``<job dir>/state/stacks_asked``. The launcher created that file, because NFS may hide a new one for half a minute.
 """
 
-import atexit
 import faulthandler
 import functools
 import json
@@ -32,8 +28,6 @@ from on_import import on_import
 _LOOK_EVERY = 1.0  # seconds
 _LINES = 40  # until the time between two lines doubles
 _FORK_LIVES = 2.0  # seconds; a fork that only becomes another program leaves no file
-_PATIENCE = 5.0  # seconds that the end of a process waits for its last line
-
 _answered = ""  # the newest request for stacks that was
 
 
@@ -52,37 +46,27 @@ def _start(state: Path) -> None:
 
 def _begin(state: Path, after: float) -> None:
     with suppress(Exception):  # a process that cannot be recorded trains all the same
-        pid, ends = os.getpid(), threading.Event()
-        thread = threading.Thread(target=_run, args=(state, ends, after), name="verl-regress-memory", daemon=True)
-
-        def end() -> None:
-            if os.getpid() == pid:  # a fork of it has no such thread
-                ends.set()
-                thread.join(_PATIENCE)
-
-        atexit.register(end)
-        thread.start()
+        threading.Thread(target=_run, args=(state, after), name="verl-regress-memory", daemon=True).start()
 
 
-def _run(state: Path, ends: threading.Event, after: float) -> None:
+def _run(state: Path, after: float) -> None:
     with suppress(Exception):
-        if not ends.wait(after) or after == 0:  # then even a process that ends at once has a record
-            with suppress(OSError):  # such as that another process was the first
-                node = state / "nodes" / f"{job_report.hostname()}.json"
-                node.parent.mkdir(parents=True, exist_ok=True)
-                with node.open("x", encoding="ascii") as stream:
-                    json.dump(node_memory.counters(), stream)
-            record(state, ends)
+        time.sleep(after)
+        with suppress(OSError):  # such as that another process was the first
+            node = state / "nodes" / f"{job_report.hostname()}.json"
+            node.parent.mkdir(parents=True, exist_ok=True)
+            with node.open("x", encoding="ascii") as stream:
+                json.dump(node_memory.counters(), stream)
+        record(state)
 
 
-def record(state: Path, ends: threading.Event) -> None:
-    """Write a line whenever one is due until the job has ended, or with a last line until `ends` is set."""
+def record(state: Path) -> None:
+    """Write a line whenever one is due, until the job has ended."""
     file = state / "memory" / f"{job_report.process()}.txt"
     most, last_name, lines, every, due = 0, "", 0, _LOOK_EVERY, 0.0
     while not (state / "ended").exists():
-        is_end, now, name = ends.is_set(), time.monotonic(), _name()
-        most = max(most, resident())
-        if now >= due or is_end:
+        now, name, most = time.monotonic(), _name(), max(most, resident())
+        if now >= due:
             with suppress(OSError):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with file.open("a", encoding="ascii") as stream:
@@ -90,10 +74,8 @@ def record(state: Path, ends: threading.Event) -> None:
                 most, last_name, lines = 0, name or last_name, lines + 1
                 every *= 1 if lines % _LINES else 2
             due = now + every - _LOOK_EVERY / 2
-        if is_end:
-            return
         write_stacks(state, name or last_name or "python")
-        ends.wait(_LOOK_EVERY)
+        time.sleep(_LOOK_EVERY)
 
 
 def write_stacks(state: Path, name: str) -> None:
@@ -115,11 +97,9 @@ def write_stacks(state: Path, name: str) -> None:
 
 
 def resident() -> int:
-    """This process's anonymous and shared memory in bytes; all its resident memory if the kernel does not tell them apart."""
+    """This process's anonymous and shared memory in bytes."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    found = dict(re.findall(r"^(RssAnon|RssShmem|VmRSS):\s+(\d+) kB", status, re.MULTILINE))
-    names = ("RssAnon", "RssShmem") if "RssAnon" in found else ("VmRSS",)
-    return 1024 * sum(int(found.get(name, 0)) for name in names)
+    return 1024 * sum(map(int, re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", status, re.MULTILINE)))
 
 
 def _name() -> str:

@@ -28,49 +28,47 @@ def on_supervisor(then: Callable[[], None]) -> None:
 def on_log(then: Callable[[Any], None]) -> None:
     """Call `then` with each file that Ray opens on the node for what this process prints."""
 
-    def change(utils: ModuleType) -> None:
-        open_log: Callable[..., Any] = utils.open_log
+    def opened(open_log: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        stream = open_log(*args, **kwargs)
+        then(stream)
+        return stream
 
-        def opened(*args: Any, **kwargs: Any) -> Any:
-            stream = open_log(*args, **kwargs)
-            then(stream)
-            return stream
-
-        utils.open_log = opened  # type: ignore[attr-defined]
-
-    on_import("ray._private.utils", change)
+    _wrap("ray._private.utils", None, "open_log", opened)
 
 
 def around_pause(waiting: Callable[[], AbstractContextManager[None]]) -> None:
     """Be in `waiting` while Ray waits for a debugger; it leaves it when one is attached."""
 
-    def change(worker: ModuleType) -> None:
-        paused: Callable[[Any], AbstractContextManager[None]] = worker.Worker.worker_paused_by_debugger
+    @contextmanager
+    def recorded(paused: Callable[[Any], AbstractContextManager[None]], worker: Any) -> Iterator[None]:
+        with waiting(), paused(worker):
+            yield
 
-        @contextmanager
-        def recorded(self: Any) -> Iterator[None]:
-            with waiting(), paused(self):
-                yield
-
-        worker.Worker.worker_paused_by_debugger = recorded
-
-    on_import("ray._private.worker", change)
+    _wrap("ray._private.worker", "Worker", "worker_paused_by_debugger", recorded)
 
 
 def on_task_error(then: Callable[[BaseException], None]) -> None:
     """Call `then` with each exception that ends a task of Ray in this process: Ray makes a RayTaskError of it."""
 
-    def change(exceptions: ModuleType) -> None:
-        begin: Callable[..., None] = exceptions.RayTaskError.__init__
+    def recorded(
+        begin: Callable[..., None], self: Any, name: str, text: str, cause: Any, *more: Any, **options: Any
+    ) -> None:
+        begin(self, name, text, cause, *more, **options)
+        if getattr(cause, "__traceback__", None) is not None:  # one that came from another process has none
+            then(cause)
 
-        def recorded(self: Any, function_name: str, traceback_str: str, cause: Any, *more: Any, **options: Any) -> None:
-            begin(self, function_name, traceback_str, cause, *more, **options)
-            if getattr(cause, "__traceback__", None) is not None:  # one that came from another process has none
-                then(cause)
+    _wrap("ray.exceptions", "RayTaskError", "__init__", recorded)
 
-        exceptions.RayTaskError.__init__ = recorded
 
-    on_import("ray.exceptions", change)
+def _wrap(module: str, owner: str | None, name: str, wrapper: Callable[..., Any]) -> None:
+    """Put `wrapper`, which gets what it replaces as its first argument, in the place of a function, or of the method of a class."""
+
+    def change(found: ModuleType) -> None:
+        place = getattr(found, owner) if owner else found
+        original = getattr(place, name)
+        setattr(place, name, lambda *args, **options: wrapper(original, *args, **options))
+
+    on_import(module, change)
 
 
 def process_title() -> str:

@@ -1,7 +1,6 @@
 """Replaces secrets in text: each value, in the forms in which programs write it, becomes ``<secret NAME>``.
 
 The password in a URL becomes ``<password>``, whoever it belongs to, unless a stream brings it in two pieces.
-Used by the launcher, the hook job_secrets, debug bundles and `make acceptance`.
 """
 
 import base64
@@ -17,8 +16,7 @@ _URL_PASSWORD = re.compile(rb"""(://[^\s/:@"']*:)[^\s/@"']+@""")
 def forms(value: str) -> set[str]:
     """The value itself, and as JSON, Python, HTML, URLs, hex and base64 write it.
 
-    base64 writes the same bytes in three ways, depending on their offset in a longer text ("user:password" of HTTP). Each form here has
-    only the characters that do not depend on the neighbouring bytes.
+    base64 writes the same bytes in three ways, by their offset in a longer text. Each form has only what its neighbours do not change.
     """
     quoted = urllib.parse.quote(value, safe="", errors="surrogateescape")
     written = {
@@ -41,10 +39,7 @@ def forms(value: str) -> set[str]:
 
 
 class Redactor:
-    """Replaces the secrets ``(name, value)`` in whole texts, and in a stream that comes in pieces.
-
-    Values that overlap, or of which one begins another, are replaced as one, by the name of the first.
-    """
+    """Replaces the secrets ``(name, value)`` in whole texts, and in a stream that comes in pieces; overlapping ones by the name of the first."""
 
     def __init__(self, secrets: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
         self._names = {
@@ -55,7 +50,8 @@ class Redactor:
             for errors in ("surrogateescape", "surrogatepass")  # bytes that are not UTF-8: in a stream, and in `text`
         }
         longest_first = sorted(self._names, key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
+        # Ahead of each position, so that what overlaps is found, too. Without secrets, nothing is.
+        self._pattern = re.compile(b"(?=(" + (b"|".join(map(re.escape, longest_first)) or b"(?!)") + b"))")
         self._held = b""
 
     def text(self, text: str) -> str:
@@ -64,8 +60,6 @@ class Redactor:
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what can be written so far: all but an end that may be the start of a secret."""
-        if self._pattern is None:
-            return self._clean(chunk)
         content = self._held + chunk
         kept = self._beginning(content)
         kept = next((start for start, end, _ in self._found(content) if start < kept < end), kept)
@@ -87,14 +81,12 @@ class Redactor:
     def _found(self, content: bytes) -> list[tuple[int, int, str]]:
         """Where the secrets begin and end, and the name of each; overlapping ones are merged."""
         spans: list[tuple[int, int, str]] = []
-        at = 0
-        # Each search begins behind the start of the last match, not behind its end, so that it finds what overlaps.
-        while self._pattern and (found := self._pattern.search(content, at)):
-            (start, end), at = found.span(), found.start() + 1
+        for found in self._pattern.finditer(content):
+            start, end = found.span(1)
             if spans and start < spans[-1][1]:
                 spans[-1] = (spans[-1][0], max(end, spans[-1][1]), spans[-1][2])
             else:
-                spans.append((start, end, self._names[found[0]]))
+                spans.append((start, end, self._names[found[1]]))
         return spans
 
     def _beginning(self, content: bytes) -> int:

@@ -3,9 +3,8 @@
 Up to verl 0.8.0 ``trainer.device`` decides what the placement groups request from Ray, where only "cuda" becomes the resource GPU. It is
 also the device on which the driver itself adds up lengths and losses (``SFTTrainer.device_name``): those tensors stay on the CPU.
 
-``ray.init()`` without an address gets "auto": a release that ignores RAY_ADDRESS would start its own cluster inside the worker.
-
-Touches ``SFTTrainer.device_name`` and the call of ``ray.init``, read in verl 0.7.1 to 0.9.1 and main at 1dda039b.
+``ray.init()`` without an address gets "auto": a release that ignores RAY_ADDRESS would start its own cluster inside the worker. Read in verl
+0.7.1 to 0.9.1 and main at 1dda039b.
 """
 
 import sys
@@ -37,8 +36,7 @@ def keep_statistics_on_the_cpu(trainer: ModuleType) -> None:
     if "device_name" not in getattr(getattr(fit, "__code__", None), "co_names", ()):
         verl = sys.modules.get("verl")
         raise SystemExit(
-            f"verl-regress: {DRIVER} of the verl at {getattr(verl, '__file__', 'an unknown place')} has no SFTTrainer.fit "
-            "that reads self.device_name, which the hook sft_driver keeps on the CPU: train with verl 0.7.1 to 0.9.1, or "
-            "teach py/hooks/sft_driver.py what this release does."
+            f"verl-regress: {DRIVER} of the verl at {getattr(verl, '__file__', 'an unknown place')} has no SFTTrainer.fit that reads "
+            "self.device_name: train with verl 0.7.1 to 0.9.1, or teach py/hooks/sft_driver.py what this release does."
         )
     trainer.SFTTrainer.device_name = property(lambda _self: "cpu", lambda _self, _value: None)

@@ -1,8 +1,7 @@
 """Loads the hooks that a job names, then the image's own sitecustomize.
 
-Its folder is on the PYTHONPATH of job processes only. ``VERL_REGRESS_HOOKS`` is a comma-separated list of modules, whose ``install()`` is
-called in that order. A hook that cannot be loaded ends the process with status 1 and one sentence on stderr: a job without it must not
-train. The trainer's process proves its code when all of this has run (proof.py).
+``VERL_REGRESS_HOOKS`` is a comma-separated list of modules, whose ``install()`` is called in that order. A hook that cannot be loaded ends
+the process with status 1 and one sentence on stderr: a job without it must not train. The trainer's process proves its code last (proof.py).
 """
 
 import os
@@ -18,16 +17,15 @@ def _install(name: str) -> None:
         importlib.import_module(name).install()
     except Exception as error:
         print(
-            f"verl-regress: the hook {name!r} named in {HOOKS_VARIABLE} could not be installed: "
-            f"{type(error).__name__}: {error}; this process stops because it must not run without it "
-            f"(PYTHONPATH={os.environ.get('PYTHONPATH', '')!r})",
+            f"verl-regress: the hook {name!r} named in {HOOKS_VARIABLE} could not be installed: {type(error).__name__}: {error}; this process "
+            f"stops because it must not run without it (PYTHONPATH={os.environ.get('PYTHONPATH', '')!r})",
             file=sys.stderr,
             flush=True,
         )
-        # site.py swallows every Exception from a sitecustomize, and a SystemExit makes the interpreter add
-        # "Fatal Python error: init_import_site" and a traceback: neither is one sentence and a failed process.
         sys.stdout.flush()
-        os._exit(1)
+        os._exit(
+            1
+        )  # site.py swallows an Exception; a SystemExit adds "Fatal Python error: init_import_site" and a traceback
 
 
 def _run_next_sitecustomize() -> None:

@@ -1,11 +1,10 @@
 """Gives each job its own TransferQueue.
 
-verl's V1 trainer (0.9.1) keeps its samples in TransferQueue, whose controller is an actor with a fixed name in a fixed Ray namespace. Of
-two jobs on one cluster, the first to end would remove the controller of both, and the other would hang without an error.
-
-Touches what ``_CALLED`` has, and ``ray.get_actor`` as both modules call it; read in TransferQueue 0.1.11.
+verl's V1 trainer (0.9.1) keeps its samples in TransferQueue (0.1.11), whose controller is an actor with a fixed name in a fixed Ray
+namespace. Of two jobs on one cluster, the first to end would remove the controller of both, and the other would hang without an error.
 """
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -28,14 +27,7 @@ def install() -> None:
 
 def _rename(module: ModuleType, namespace: str) -> None:
     for name in _CALLED[module.__name__]:
-        found = getattr(module, name, None)
-        if found is None:
-            raise RuntimeError(
-                f"verl-regress: {module.__name__} of the TransferQueue at {module.__file__} has no {name}, which the hook "
-                "transfer_queue_names replaces: use TransferQueue 0.1.11, or teach py/hooks/transfer_queue_names.py what "
-                "this release does."
-            )
-        setattr(module, name, _InNamespace(found, namespace))
+        setattr(module, name, _InNamespace(getattr(module, name), namespace))
 
 
 class _InNamespace:
@@ -46,10 +38,7 @@ class _InNamespace:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if name not in ("options", "get_actor"):
-            return found
+        return found if name not in ("options", "get_actor") else functools.partial(self._call, found)
 
-        def renamed(*args: Any, namespace: str | None = None, **kwargs: Any) -> Any:
-            return found(*args, namespace=self._namespace if namespace == NAMESPACE else namespace, **kwargs)
-
-        return renamed
+    def _call(self, found: Any, *args: Any, namespace: str | None = None, **kwargs: Any) -> Any:
+        return found(*args, namespace=self._namespace if namespace == NAMESPACE else namespace, **kwargs)

@@ -60,6 +60,6 @@ def test_a_release_without_the_symbol_is_one_sentence(run, trainer, tmp_path):
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
         f"verl-regress: verl.trainer.sft_trainer_ray of the verl at {tmp_path}/verl/__init__.py has no SFTTrainer.fit that "
-        "reads self.device_name, which the hook sft_driver keeps on the CPU: train with verl 0.7.1 to 0.9.1, or teach "
+        "reads self.device_name: train with verl 0.7.1 to 0.9.1, or teach "
         "py/hooks/sft_driver.py what this release does.\n"
     )
