@@ -56,7 +56,7 @@ READING = "Reading a record needs the standard library alone, as a worker has it
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [
                 ("jobs/progress.py", "def late():\n    from verl_regress.store import snapshot", [LAYERS]),
-                ("jobs/causes.py", "def late():\n    from verl_regress.jobs import status", [CIRCLE]),
+                ("jobs/failure.py", "def late():\n    from verl_regress.jobs import status", [CIRCLE]),
                 ("store/snapshot.py", "import urllib.request", [PLANNING]),
                 ("plan/devices.py", "from verl_regress.cluster import packages", [PLANNING]),
                 ("plan/devices.py", "import requests", [PLANNING]),

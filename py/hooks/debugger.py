@@ -53,8 +53,6 @@ def _waiting(job: Path) -> Iterator[None]:
     waits = job / "state" / "breakpoints" / f"{job_report.process()}-{threading.get_ident()}.json"
     attached = waits.with_suffix(".attached.json")
     with contextlib.ExitStack() as record:
-        for file in (waits, attached):
-            record.callback(_remove, file)
         with suppress(Exception):  # without its file, the thread waits all the same
             waits.parent.mkdir(parents=True, exist_ok=True)
             stream = record.enter_context(waits.with_suffix(".young").open("w", encoding="utf-8"))
@@ -64,6 +62,8 @@ def _waiting(job: Path) -> Iterator[None]:
             print(json.dumps(content), file=stream, flush=True)
             fcntl.flock(stream, fcntl.LOCK_EX)
             Path(stream.name).replace(waits)
+            for file in (waits, attached):
+                record.callback(file.unlink, missing_ok=True)
         yield
         with suppress(OSError):
             waits.replace(attached)
@@ -79,11 +79,6 @@ def _waiting(job: Path) -> Iterator[None]:
     watcher.pydev_do_not_trace = True  # type: ignore[attr-defined]
     watcher.is_pydev_daemon_thread = True  # type: ignore[attr-defined]
     watcher.start()
-
-
-def _remove(file: Path) -> None:
-    with suppress(OSError):
-        file.unlink()
 
 
 def _where() -> dict[str, Any]:

@@ -1,9 +1,7 @@
-"""Records which hosts a process of the job asks for, where VERL_REGRESS_OFFLINE is set: `make unkit` sets it for all jobs, `make acceptance` for
-its own.
+"""Records which hosts a process of the job asks for, where VERL_REGRESS_OFFLINE is set (`make unkit`, `make acceptance`).
 
-Python tells its audit hooks of every name that it looks up, and of every connection. The hosts go into
-``state/reports/egress-<hostname>-<pid>.json``; one that is clearly no node is also named on stderr, once a process. Programs that are not
-Python, and libraries that open sockets themselves (gRPC, NCCL), are not seen here.
+The hosts go into ``state/reports/egress-<hostname>-<pid>.json``; one that is clearly no node is also named on stderr, once a process.
+Programs that are not Python, and libraries that open sockets themselves (gRPC, NCCL), are not seen here.
 """
 
 import ipaddress
@@ -47,19 +45,15 @@ def _note(event: str, arguments: tuple[object, ...]) -> None:
     if not isinstance(host, str) or host in ("", socket.gethostname(), "localhost"):
         return
     is_outside = _is_outside(host)
-    if is_outside is None:
-        return
     named = f"{host}:{port}" if port and is_outside else host  # of a node, one entry is enough
-    if named in _seen or len(_seen) >= _MOST:
+    if is_outside is None or named in _seen or len(_seen) >= _MOST:
         return
     _seen[named] = None
     job_report.write("egress", {"asked": [*_seen]})
     if is_outside:
-        print(
+        sys.stderr.write(
             f"verl-regress: this process asks for {named}, which is no node of this cluster, and this installation has no way out "
-            "(make unkit): leave out what asks for it, or have what it fetches on the shared root.",
-            file=sys.stderr,
-            flush=True,
+            "(make unkit): leave out what asks for it, or have what it fetches on the shared root.\n"
         )
 
 

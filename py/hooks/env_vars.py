@@ -1,7 +1,6 @@
 """Sets the job's environment variables that Ray would change on the way: those whose value has a ``$``.
 
-Ray expands ``$X`` in a runtime_env's env_vars on the node, and has no escape (2.60, ``ray._private.utils.update_envs``). So the submission
-writes them to ``config/env_vars.json`` and lists this hook first.
+It expands ``$X`` in a runtime_env's env_vars on the node (2.60), so the submission writes them to ``config/env_vars.json``.
 """
 
 import json

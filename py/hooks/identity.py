@@ -2,9 +2,7 @@
 
 What a report proves: each module named `verl` or `verl.…` (and the main module, if that is one of verl's) was found at that path, where
 the source had those bytes when the process loaded it, or up to a second later; Python had checked that its bytecode is of that source.
-
-A thread writes it, because Ray ends actors with SIGKILL. Every Ray actor reports, even one without verl, so an actor without a report has
-proved nothing.
+A thread writes it, because Ray ends actors with SIGKILL. Every Ray actor reports, so one without a report has proved nothing.
 """
 
 import atexit
@@ -35,8 +33,14 @@ def install() -> None:
 @functools.cache
 def _start() -> None:
     reporter = Reporter()
+
+    def keep_reporting() -> None:
+        while True:
+            reporter.report()
+            time.sleep(_LOOK_EVERY)
+
     atexit.register(reporter.report)
-    threading.Thread(target=reporter.run, name="verl-regress-identity", daemon=True).start()
+    threading.Thread(target=keep_reporting, name="verl-regress-identity", daemon=True).start()
 
 
 class Reporter:
@@ -48,12 +52,6 @@ class Reporter:
         self._ids: dict[str, str | None] = {"job_id": None, "actor_id": None}
         self._reported: dict[str, object] | None = None
 
-    def run(self) -> None:
-        """Report whenever there is something new."""
-        while True:
-            self.report()
-            time.sleep(_LOOK_EVERY)
-
     def report(self) -> None:
         """Write the report, unless it has not changed or this process is a fork of the one it describes."""
         if os.getpid() != self._pid:
@@ -64,13 +62,8 @@ class Reporter:
                 if real_name not in self._files and f"{real_name}.".startswith("verl."):
                     self._files[real_name] = _file_of(module)
             self._ids |= _ids()
-            who = {
-                "hostname": job_report.hostname(),
-                "pid": self._pid,
-                **self._ids,
-                "command": " ".join(sys.orig_argv)[:200],
-            }
-            report: dict[str, object] = {**who, "modules": dict(sorted(self._files.items()))}
+            who = {"hostname": job_report.hostname(), "pid": self._pid, "command": " ".join(sys.orig_argv)[:200]}
+            report = {**who, **self._ids, "modules": dict(sorted(self._files.items()))}
             if (self._files or self._ids["actor_id"]) and report != self._reported:
                 job_report.write("identity", report)
                 self._reported = report
@@ -87,8 +80,7 @@ def _file_of(module: ModuleType) -> dict[str, str | None]:
 def _ids() -> dict[str, str]:
     """The hex ids by which Ray knows this process; none before Ray is initialised or after its shutdown."""
     ray: Any = sys.modules.get("ray")
-    is_initialized = getattr(ray, "is_initialized", None)  # missing while another thread is importing Ray
-    if is_initialized is None or not is_initialized():
+    if not getattr(ray, "is_initialized", bool)():  # missing while another thread is importing Ray
         return {}
     context = ray.get_runtime_context()
     ids = {"job_id": context.get_job_id(), "actor_id": context.get_actor_id()}

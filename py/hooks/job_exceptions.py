@@ -46,8 +46,8 @@ def _record(error: BaseException, *, is_driver: bool) -> None:
         lines = redact("".join(traceback.format_exception(error))).splitlines()[-_MOST_LINES:]
         messages = [one["message"] for one in chain]
         others = [each for each in _recorded if [one["message"] for one in each["chain"]] != messages]
-        new = {"time": time.time(), "is_driver": is_driver, "chain": chain, "lines": lines}
-        _recorded[:] = [*others, new][-_MOST:]
+        others.append({"time": time.time(), "is_driver": is_driver, "chain": chain, "lines": lines})
+        _recorded[:] = others[-_MOST:]
         job_report.write("exceptions", {"exceptions": _recorded})
 
 

@@ -22,10 +22,7 @@ def process() -> str:
 
 
 def write(kind: str, payload: Mapping[str, object]) -> None:
-    """Write ``<job dir>/state/reports/<kind>-<hostname>-<pid>.json``, in place of this process's earlier report of that kind.
-
-    Does nothing outside a job. Raises OSError if the job directory cannot be written.
-    """
+    """Write ``<job dir>/state/reports/<kind>-<hostname>-<pid>.json``; does nothing outside a job. Raises OSError."""
     if (job := job_dir()) is None:
         return
     report = job / "state" / "reports" / f"{kind}-{process()}.json"

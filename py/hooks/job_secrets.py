@@ -1,8 +1,6 @@
 """Puts a job's secrets into the environment of each of its Python processes.
 
-The values are in a file that only its owner can read; only its path is in runtime_env, which Ray shows to anyone who asks. A process that
-cannot read the file must not run on.
-
+The values are in a file that only its owner can read; only its path is in runtime_env, which Ray shows to anyone who asks.
 In a process that Ray started, sys.stdout and sys.stderr go through a Redactor, because Ray keeps this output in its own files on the
 node. Ray's job supervisor passes its environment on to a shell, so it drops the secrets again.
 """
@@ -18,7 +16,6 @@ from redaction import Redactor
 
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
 JOB_UIDS = "VERL_REGRESS_JOB_UIDS"  # as verl_regress/base/trust.py has it: who submitted the job
-
 held: dict[str, str] = {}  # the job's secrets, in its processes
 
 

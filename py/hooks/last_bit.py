@@ -1,7 +1,6 @@
 """Changes the last bit of each gradient right before each update: jobs that `make verify` submits to measure rounding noise.
 
-So what such a run does otherwise than the same one without this hook is rounding noise, however far it grows. The last bit is that of
-bfloat16, in which verl computes gradients wherever it adds them up in float32.
+It is that of bfloat16, in which verl computes gradients wherever it adds them up in float32.
 """
 
 from typing import Any

@@ -29,7 +29,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader:
-    """The module's own loader, whose place it takes until the module is loaded."""
+    """Takes the place of the module's own loader until the module is loaded."""
 
     def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
         self._loader, self._then = loader, then

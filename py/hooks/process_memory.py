@@ -3,11 +3,11 @@
 One file per process, ``<job dir>/state/memory/<hostname>-<pid>.txt``, with lines ``<unix time> <bytes> [name]``: the most anonymous and
 shared memory since the line before (processes share pages of files, and the kernel drops them when it likes), and a new name.
 
-A thread looks every second; after every 40 lines the time between two lines doubles. A forked child gets a thread of its own. The first
-process on a node records what the kernel has counted there so far, in ``<job dir>/state/nodes/<hostname>.json`` (node_memory.py).
+A thread looks every second; after every 40 lines the time between two lines doubles. The first process on a node records what the kernel
+has counted there so far, in ``<job dir>/state/nodes/<hostname>.json`` (node_memory.py).
 
-The same thread writes the stacks of the process to ``<job dir>/state/stacks/<hostname>-<pid>.txt`` when a debug bundle of a running job asks
-for them, by the time in ``<job dir>/state/stacks_asked``. The launcher created that file, because NFS may hide a new one for half a minute.
+The thread also writes the stacks of the process to ``<job dir>/state/stacks/<hostname>-<pid>.txt`` when a debug bundle asks for it, by the
+time in ``<job dir>/state/stacks_asked``, which the launcher created, because NFS may hide a new file for half a minute.
 """
 
 import faulthandler
@@ -45,12 +45,12 @@ def _start(state: Path) -> None:
 
 
 def _begin(state: Path, after: float) -> None:
-    with suppress(Exception):  # a process that cannot be recorded trains all the same
+    with suppress(Exception):
         threading.Thread(target=_run, args=(state, after), name="verl-regress-memory", daemon=True).start()
 
 
 def _run(state: Path, after: float) -> None:
-    with suppress(Exception):
+    with suppress(Exception):  # a process that cannot be recorded trains all the same
         time.sleep(after)
         with suppress(OSError):  # such as that another process was the first
             node = state / "nodes" / f"{job_report.hostname()}.json"

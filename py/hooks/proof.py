@@ -1,7 +1,7 @@
 """Proves to the launcher what the trainer's process imports, before it trains: what it has imported stays imported.
 
-``VERL_REGRESS_PROOF`` is a socket's descriptor in the trainer's process alone. The hook writes where verl and the snapshot's marker came from
-to it, and waits for one byte. If the launcher ends or refuses the code, it closes the socket instead.
+The hook writes where verl and the snapshot's marker came from to a socket, whose descriptor the trainer's process alone has, and waits for
+one byte. If the launcher ends or refuses the code, it closes the socket instead.
 """
 
 import json

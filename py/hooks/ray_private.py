@@ -1,7 +1,4 @@
-"""What hooks use of Ray that Ray does not document. Read in Ray 2.60.
-
-verl_regress/cluster/ray_internals.py has what the helper uses: check a new release of Ray in both.
-"""
+"""What hooks use of Ray 2.60 that Ray does not document; verl_regress/cluster/ray_internals.py has what the helper uses."""
 
 import os
 import sys

@@ -14,10 +14,7 @@ _URL_PASSWORD = re.compile(rb"""(://[^\s/:@"']*:)[^\s/@"']+@""")
 
 
 def forms(value: str) -> set[str]:
-    """The value itself, and as JSON, Python, HTML, URLs, hex and base64 write it.
-
-    base64 writes the same bytes in three ways, by their offset in a longer text. Each form has only what its neighbours do not change.
-    """
+    """The value itself, and as JSON, Python, HTML, URLs, hex and base64 write it."""
     quoted = urllib.parse.quote(value, safe="", errors="surrogateescape")
     written = {
         value,
@@ -31,7 +28,9 @@ def forms(value: str) -> set[str]:
         urllib.parse.quote(value, errors="surrogateescape"),
     }
     content = value.encode("utf-8", "surrogateescape")
-    for before in range(3):
+    for before in range(
+        3
+    ):  # base64 depends on the offset in a longer text; each form has only what its neighbours do not change
         first, end = -(-8 * before // 6), 8 * (before + len(content)) // 6
         for encode in (base64.standard_b64encode, base64.urlsafe_b64encode):
             written.add(encode(bytes(before) + content).decode("ascii")[first:end])
@@ -39,7 +38,7 @@ def forms(value: str) -> set[str]:
 
 
 class Redactor:
-    """Replaces the secrets ``(name, value)`` in whole texts, and in a stream that comes in pieces; overlapping ones by the name of the first."""
+    """Replaces the secrets ``(name, value)`` in texts, and in a stream that comes in pieces; overlapping ones by the name of the first."""
 
     def __init__(self, secrets: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
         self._names = {

@@ -2,9 +2,7 @@
 
 Up to verl 0.8.0 ``trainer.device`` decides what the placement groups request from Ray, where only "cuda" becomes the resource GPU. It is
 also the device on which the driver itself adds up lengths and losses (``SFTTrainer.device_name``): those tensors stay on the CPU.
-
-``ray.init()`` without an address gets "auto": a release that ignores RAY_ADDRESS would start its own cluster inside the worker. Read in verl
-0.7.1 to 0.9.1 and main at 1dda039b.
+``ray.init()`` without an address gets "auto": a release that ignores RAY_ADDRESS would start its own cluster inside the worker.
 """
 
 import sys

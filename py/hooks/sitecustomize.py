@@ -1,7 +1,7 @@
 """Loads the hooks that a job names, then the image's own sitecustomize.
 
 ``VERL_REGRESS_HOOKS`` is a comma-separated list of modules, whose ``install()`` is called in that order. A hook that cannot be loaded ends
-the process with status 1 and one sentence on stderr: a job without it must not train. The trainer's process proves its code last (proof.py).
+the process with status 1 and one sentence on stderr: a job without it must not train. The trainer proves its code last (proof.py).
 """
 
 import os
@@ -16,16 +16,13 @@ def _install(name: str) -> None:
     try:
         importlib.import_module(name).install()
     except Exception as error:
-        print(
-            f"verl-regress: the hook {name!r} named in {HOOKS_VARIABLE} could not be installed: {type(error).__name__}: {error}; this process "
-            f"stops because it must not run without it (PYTHONPATH={os.environ.get('PYTHONPATH', '')!r})",
-            file=sys.stderr,
-            flush=True,
+        sys.stderr.write(
+            f"verl-regress: the hook {name!r} named in {HOOKS_VARIABLE} could not be installed: {type(error).__name__}: {error}; this "
+            f"process stops because it must not run without it (PYTHONPATH={os.environ.get('PYTHONPATH', '')!r})\n"
         )
+        sys.stderr.flush()
         sys.stdout.flush()
-        os._exit(
-            1
-        )  # site.py swallows an Exception; a SystemExit adds "Fatal Python error: init_import_site" and a traceback
+        os._exit(1)  # an Exception would be swallowed by site.py, and a SystemExit would add a traceback
 
 
 def _run_next_sitecustomize() -> None:

@@ -1,7 +1,6 @@
 """Gives each job its own TransferQueue.
 
-verl's V1 trainer (0.9.1) keeps its samples in TransferQueue (0.1.11), whose controller is an actor with a fixed name in a fixed Ray
-namespace. Of two jobs on one cluster, the first to end would remove the controller of both, and the other would hang without an error.
+TransferQueue (0.1.11), which verl's V1 trainer uses, has a controller with a fixed name: of two jobs, the first to end would remove it.
 """
 
 import functools

@@ -171,10 +171,3 @@ def test_what_fsdp_saved_is_for_as_many_gpus(job):
         shutil.rmtree(checkpoint / part)
     write(checkpoint / "actor" / "dist_ckpt" / "__0_0.distcp", "weights")
     assert checkpoints.problem_of(checkpoint, 4) is None
-
-
-def test_why_there_is_none(make_job):
-    assert checkpoints.why_none(make_job()) == "no checkpoint"
-    collected = make_job("collected", collected={})
-    moment = collected.read_state("collected")["time"]
-    assert checkpoints.why_none(collected) == f"no checkpoint any more ('make gc' removed them at {moment})"

@@ -1,13 +1,18 @@
 """Debug bundles against a Ray that gives the test's answers, or none."""
 
 import json
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 import tarfile
 import time
+from pathlib import Path
 
 import pytest
-from shared_fixtures import node_row, write
+from shared_fixtures import HOOKS, node_row, write
 
 import verl_regress
 from redaction import Redactor
@@ -192,10 +197,10 @@ def test_a_tail_is_bounded_and_has_no_part_of_a_secret_across_its_cut(tmp_path):
     """Before: a log was cut first, so the end of a secret whose beginning was cut off was not known as one."""
     secret = "0123456789\nabcdefghij"
     for rest in (0, 1, 18, 20):
-        text = debug.tail(write(tmp_path / "log", f"x{secret}" + "y" * (65536 - rest)), Redactor({"KEY": secret}))
+        text = debug._tail(write(tmp_path / "log", f"x{secret}" + "y" * (65536 - rest)), Redactor({"KEY": secret}))
         assert set(text.replace("<secret KEY>", "")) <= set("<secrt KEY>xy")
         assert 65000 < len(text) <= 65536
-    lines = debug.tail(write(tmp_path / "log", f"x\n{secret}" + "\ny" * 199), Redactor({"KEY": secret}))
+    lines = debug._tail(write(tmp_path / "log", f"x\n{secret}" + "\ny" * 199), Redactor({"KEY": secret}))
     assert lines.splitlines() == ["<secret KEY>", *["y"] * 199]
 
 
@@ -278,3 +283,69 @@ def test_a_bundle_on_demand_is_one_line_and_a_tar_of_all_but_checkpoints(full, m
     assert {"job/config/resolved.json", "job/state/submitted", "job/logs/driver.log"} < set(names)
     assert any(name.endswith("-asked/nodes.json") for name in names)
     assert not any("checkpoints" in name or name.endswith((".tar.gz", ".tmp")) for name in names)
+
+
+# --- the stacks of a running job, and what it does by them
+
+
+@pytest.fixture
+def hanging(make_job, tmp_path):
+    """A job whose one process hangs in a reward function."""
+    job = make_job(started={"node": "worker-0"})
+    (job.state / "stacks_asked").touch()
+    write(tmp_path / "code" / "verl.py", "")
+    reward = write(
+        job.root.user_code / "slow.py",
+        "import time, verl\n\ndef compute_score():\n    judge()\n\ndef judge():\n    time.sleep(60)\n\ncompute_score()\n",
+    )
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VERL_REGRESS"))}
+    env |= {"PYTHONPATH": f"{tmp_path}/code:{HOOKS}", "VERL_REGRESS_HOOKS": "process_memory"}
+    env |= {"VERL_REGRESS_JOB_DIR": str(job.path), "VERL_REGRESS_NODE": "worker-0"}
+    with subprocess.Popen([sys.executable, reward], env=env) as process:
+        while not list(job.state.glob("memory/*.txt")):
+            assert process.poll() is None
+        yield job, process
+        process.kill()
+
+
+def test_a_bundle_of_a_running_job_has_its_stacks_and_they_say_what_it_does(hanging, unused_address):
+    job, process = hanging
+    bundle = debug.take(job, unused_address, "stalled", logs=True)
+    [file] = (bundle / "stacks").iterdir()
+    assert "in judge\n" in file.read_text()
+    name = Path(sys.executable).name
+    assert (
+        debug.activity(job, bundle)
+        == f"scoring in judge (user/code/slow.py:7, {name} (process {process.pid}) on worker-0)"
+    )
+
+
+def test_a_process_that_cannot_answer_delays_nothing_nor_does_a_job_that_is_over(hanging, monkeypatch):
+    job, process = hanging
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    monkeypatch.setattr(debug, "_STACKS_PATIENCE", 0.3)
+    assert debug._stacks(job) == {}
+    job.write_state("ended", {"exit_code": 1, "reason": "gone"})
+    (job.state / "stacks_asked").unlink()
+    assert debug._stacks(job) == {}
+    assert not (job.state / "stacks_asked").exists()
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        (["_wait in threading", "generate_sequences in agent_loop"], "generating in generate_sequences"),
+        (["get in worker", "update_actor in base", "generate in other"], "updating in update_actor"),
+        (["_save_checkpoint in ray_trainer", "fit in ray_trainer"], "saving a checkpoint in _save_checkpoint"),
+        (["_wait in threading"], None),
+    ],
+)
+def test_what_the_functions_of_verl_say(make_job, tmp_path, frames, words):
+    rows = [frame.split(" in ") for frame in frames]
+    text = "now W (process 7) on worker-1\n" + "".join(
+        f'  File "/x/{module}.py", line 3 in {function}\n' for function, module in rows
+    )
+    write(tmp_path / "bundle" / "stacks" / "w-7.txt", text)
+    found = debug.activity(make_job(), tmp_path / "bundle")
+    assert found is None if words is None else found.startswith(f"{words} (/x/")

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from verl_regress.jobs import launcher_lock
+from verl_regress.jobs.status import hold_launcher_lock
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def in_cluster(job, name="c"):
 
 
 def launched(job, held):
-    held.callback(os.close, launcher_lock.hold(job))
+    held.callback(os.close, hold_launcher_lock(job))
     return job
 
 

@@ -7,8 +7,15 @@ import pytest
 from shared_fixtures import write
 
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs import launcher_lock
-from verl_regress.jobs.status import Judgement, Status, observe, status_for_cluster, status_of, submission_of
+from verl_regress.jobs.status import (
+    Judgement,
+    Status,
+    hold_launcher_lock,
+    observe,
+    status_for_cluster,
+    status_of,
+    submission_of,
+)
 
 OK = {"exit_code": 0, "reason": "the trainer ended"}
 BAD = {"exit_code": 7, "reason": "the trainer ended with exit status 7"}
@@ -182,7 +189,7 @@ QUEUED = {"queued": {"reason": "position 2 of 5: behind other"}}
 )
 def test_a_job_that_waits_in_the_queue(make_job, state, ray, status):
     job = make_job(**{**QUEUED, **state})
-    lock = launcher_lock.hold(job)
+    lock = hold_launcher_lock(job)
     judgement = status_of(job, ray and {"status": ray})
     os.close(lock)
     assert judgement.status.value == status
@@ -192,7 +199,7 @@ def test_a_job_that_waits_in_the_queue(make_job, state, ray, status):
 
 def test_a_launcher_that_was_killed_while_it_waited_is_lost(make_job):
     job = make_job(**QUEUED)
-    os.close(launcher_lock.hold(job))
+    os.close(hold_launcher_lock(job))
     assert status_of(job, {"status": "RUNNING"}).status is Status.RUNNING  # Ray will say so in a moment
     judgement = status_of(job, {"status": "FAILED", "message": "bad news"})
     assert (judgement.status, judgement.reason) == (Status.LOST, LAUNCHER_GONE.format("FAILED"))
@@ -233,7 +240,7 @@ def test_a_list_asks_one_cluster_and_its_ray_knows_nothing_of_others(make_job, c
 
 def test_a_job_of_another_cluster_runs_while_its_launcher_lives(make_job):
     job = of_cluster(make_job(**STARTED), "theirs")
-    lock = launcher_lock.hold(job)
+    lock = hold_launcher_lock(job)
     assert status_for_cluster("ours", job, {}) == Judgement(Status.RUNNING, ALIVE_ELSEWHERE)
     os.close(lock)
     assert status_for_cluster("ours", job, {}) == Judgement(Status.UNKNOWN, ELSEWHERE)

@@ -7,8 +7,8 @@ import pytest
 
 from verl_regress.base.errors import Exit
 from verl_regress.cluster.ray_api import Node, Unreachable
-from verl_regress.jobs import debug, launcher_lock, watch
-from verl_regress.jobs.status import submission_of
+from verl_regress.jobs import debug, watch
+from verl_regress.jobs.status import hold_launcher_lock, submission_of
 from verl_regress.jobs.watch import Deadlines
 
 GONE = object()
@@ -351,7 +351,7 @@ def test_a_job_whose_logger_writes_no_steps_is_judged_by_its_log(follow, make_jo
 def test_waiting_in_the_queue_is_no_error_however_long_it_takes(follow, make_job):
     """Each new position is printed once; neither the PENDING nor the step deadline runs meanwhile."""
     job = make_job(queued={"reason": "position 2 of 2: behind b"})
-    lock = launcher_lock.hold(job)
+    lock = hold_launcher_lock(job)
 
     def moves_up(job):
         job.write_state("queued", {"reason": "position 1 of 1: behind a (MAX_RUNNING=1)"})
@@ -374,7 +374,7 @@ def test_waiting_in_the_queue_is_no_error_however_long_it_takes(follow, make_job
 def test_between_running_and_the_first_step_no_ten_seconds_are_silent(follow, make_job):
     """Prints changes in state files and log at once; without changes, that the job is still going."""
     job = make_job()
-    lock = launcher_lock.hold(job)
+    lock = hold_launcher_lock(job)
 
     def says(text):
         return lambda job: job.driver_log.open("a").write(f"{text}\n")

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from verl_regress.jobs import launcher_lock, watch
-from verl_regress.jobs.status import Status
+from verl_regress.jobs import watch
+from verl_regress.jobs.status import Status, hold_launcher_lock
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_before_it_trains(make_job, status, words):
 
 def test_the_launchers_own_work(make_job):
     job = make_job()
-    lock = launcher_lock.hold(job)
+    lock = hold_launcher_lock(job)
     assert watch.doing(job, Status.RUNNING, 0, None) == "proving the code that it imports"
     job.write_state("ended", {"exit_code": 0, "reason": "the trainer ended"})
     assert watch.doing(job, Status.RUNNING, 0, None) == "taking a debug bundle of its end"

@@ -33,7 +33,7 @@ def test_a_submission_makes_one_directory_and_says_its_id(submit, ray, shared):
     assert re.fullmatch(r"ppo-codeA-\d{8}T\d{6}Z-[0-9a-f]{4}\n", outcome.out)
     name = outcome.out.strip()
     assert outcome.err == f"changed submitted {name} (ppo, code codeA, profile cpu)\n"
-    assert find.ids_of(shared) == [name]
+    assert [job.submission_id for job in find.newest(shared)] == [name]
     made = {"config", "logs", "checkpoints", "hf_modules", "debug", "state"}
     assert {path.name for path in (shared.jobs / name).iterdir()} == made
     [bundle] = (shared.jobs / name / "debug").iterdir()

@@ -16,7 +16,8 @@ from shared_fixtures import record, write
 
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs import find, launcher_lock
+from verl_regress.jobs import find
+from verl_regress.jobs.status import Launcher, hold_launcher_lock, launcher_of
 from verl_regress.store.hashes import Hashes
 from verl_regress.worker import aftermath, launcher, queue
 
@@ -396,7 +397,7 @@ def other(launched, make_job):
     long_ago = job.config.stat().st_mtime - 100
     os.utime(job.config, (long_ago, long_ago))
     queue.line_up(job, "c", 1)
-    return launcher_lock.hold(job)
+    return hold_launcher_lock(job)
 
 
 def await_position(launched):
@@ -417,7 +418,7 @@ def test_it_trains_when_it_gets_a_slot_and_leaves_the_queue_at_the_end(launched,
     assert (launched.ended, b"trained" in launched.log) == ((0, "the trainer ended"), True)
     assert launched.job.read_state("turn")["waited_seconds"] > 0
     assert [path.name for path in launched.job.root.queue("c").iterdir()] == [".lock"]
-    assert launcher_lock.launcher_of(launched.job) is launcher_lock.Launcher.GONE
+    assert launcher_of(launched.job) is Launcher.GONE
 
 
 def test_a_stop_while_queued_ends_it_at_once_and_is_recorded(launched, other):

@@ -13,8 +13,7 @@ import pytest
 from shared_fixtures import write
 
 from verl_regress.base.errors import RegressError
-from verl_regress.jobs import launcher_lock
-from verl_regress.jobs.launcher_lock import Launcher, launcher_of
+from verl_regress.jobs.status import LaunchedBefore, Launcher, hold_launcher_lock, launcher_of
 from verl_regress.worker import queue
 
 pytestmark = pytest.mark.slow
@@ -25,11 +24,12 @@ LAUNCHER = """
 import sys, time
 from pathlib import Path
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs import find, launcher_lock
+from verl_regress.jobs import find
+from verl_regress.jobs.status import hold_launcher_lock
 from verl_regress.worker import queue
 queue._LOOK_EVERY = 0.02
 job = JobDir(Path(sys.argv[1]))
-launcher_lock.hold(job)
+hold_launcher_lock(job)
 queue.wait(job, find.plan_of(job), lambda position: print(position, flush=True))
 assert "ray" not in sys.modules
 print("slot", flush=True)
@@ -170,9 +170,9 @@ def test_the_lock_says_whether_a_launcher_lives(make_job, jobs):
 
 def test_a_job_is_launched_once(make_job):
     job = make_job("a")
-    os.close(launcher_lock.hold(job))
-    with pytest.raises(launcher_lock.LaunchedBefore) as caught:
-        launcher_lock.hold(job)
+    os.close(hold_launcher_lock(job))
+    with pytest.raises(LaunchedBefore) as caught:
+        hold_launcher_lock(job)
     assert str(caught.value) == (
         f"{job.launcher} exists, so a was launched before, and a job directory is never used twice: submit it again with "
         "'make submit'."
@@ -187,7 +187,7 @@ def test_a_file_system_without_locks(make_job, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(RegressError) as caught:
-        launcher_lock.hold(job)
+        hold_launcher_lock(job)
     assert str(caught.value) == (
         f"{job.state} is on a file system without locks (No locks available), which the queue needs: put SHARED_ROOT on one that has "
         "them (a local disk, NFS 4)."

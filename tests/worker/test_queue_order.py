@@ -12,7 +12,8 @@ import types
 import pytest
 from shared_fixtures import write
 
-from verl_regress.jobs import find, launcher_lock
+from verl_regress.jobs import find
+from verl_regress.jobs.status import hold_launcher_lock
 from verl_regress.worker import queue
 
 
@@ -45,7 +46,7 @@ class Line:
         os.utime(job.config, ns=(self._made, self._made))
         queue.line_up(job, "c", count)
         if is_alive or has_slot:
-            self._held[name] = launcher_lock.hold(job)
+            self._held[name] = hold_launcher_lock(job)
         return job
 
     def dies(self, job):
@@ -55,7 +56,7 @@ class Line:
         """Each position that its launcher says until it gets a slot, or would sleep on; "slot" for a slot."""
         said, self.slept = [], []
         if job.ray_id not in self._held:
-            self._held[job.ray_id] = launcher_lock.hold(job)
+            self._held[job.ray_id] = hold_launcher_lock(job)
         try:
             queue.wait(job, find.plan_of(job), lambda position: said.append(str(position)))
         except Sleeps:

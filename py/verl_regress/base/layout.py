@@ -160,7 +160,7 @@ class JobDir:
     debug = _Below("debug")
     # JSON files, one writer each: submitted, launcher, queued, turn, started, inputs, identity, ended, observed, collected
     state = _Below("state")
-    # Who the launcher is; it locks this file for as long as it lives (verl_regress.jobs.launcher_lock)
+    # Who the launcher is; it locks this file for as long as it lives (verl_regress.jobs.status)
     launcher = _Below("state/launcher")
     # The submitter locks this file while it submits the attempt (verl_regress.jobs.status)
     submitting = _Below("state/submitting")

@@ -5,7 +5,6 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import PurePosixPath
-from typing import Any
 
 from verl_regress.base.errors import BadInput, printable
 from verl_regress.base.layout import JobDir
@@ -29,7 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the breakpoints. Raises BadInput if the job is over, has no debugger, or waits in none."""
     job = find.asked_for(args)
-    _need_debugger(job)
+    status = status_of(job, find.api_of(job).job(job.ray_id)).status
+    if status.exit is not None:
+        raise BadInput(f"{job.ray_id} is over ({status.value}), so it waits in no breakpoint: submit it again.")
+    if find.plan_of(job).get("debugger") is None:
+        raise BadInput(
+            f"{job.ray_id} was submitted without DEBUGGER, so it has no breakpoints: submit it with DEBUGGER=1."
+        )
     waiting = breakpoints.read(job)
     if args.json:
         found = [{**asdict(one), "place": one.place(job)} for one in waiting]
@@ -46,37 +51,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _need_debugger(job: JobDir) -> None:
-    """Raise BadInput if it can wait in no breakpoint."""
-    status, debugger = status_of(job, find.api_of(job).job(job.ray_id)).status, find.plan_of(job).get("debugger")
-    if status.exit is not None:
-        raise BadInput(f"{job.ray_id} is over ({status.value}), so it waits in no breakpoint: submit it again.")
-    if debugger is None:
-        raise BadInput(
-            f"{job.ray_id} was submitted without DEBUGGER, so it has no breakpoints: submit it with DEBUGGER=1."
-        )
-
-
 def _page(job: JobDir, waiting: list[Breakpoint]) -> list[str]:
     rows: list[tuple[str, ...]] = [("TASK", "WAITS IN", "FUNCTION", "NODE", "LISTENS AT", "SINCE", "")]
     for one in waiting:
-        after = f"after {one.exception}" if one.exception else ""
-        remark = "a debugger is attached" if one.attached else after
-        where = f"{one.host}:{one.port}"
-        rows.append((one.task, one.place(job), one.function, one.node or "?", where, one.since, remark))
-    attach = [json.dumps(_attach(job, one, _FIRST_PORT + number)) for number, one in enumerate(waiting)]
-    return [*table(rows), "", "VS Code, in launch.json, once the port is forwarded (below):", *attach]
-
-
-def _attach(job: JobDir, one: Breakpoint, port: int) -> dict[str, Any]:
-    """A configuration of VS Code's Python debugger. `remoteRoot` is the file's folder as the node names it, which is asked for it;
-    the folder that is open in VS Code is its copy.
-    """
-    return {
-        "name": f"{job.ray_id} {PurePosixPath(one.file).name}:{one.line}",
-        "type": "debugpy",
-        "request": "attach",
-        "connect": {"host": "127.0.0.1", "port": port},
-        "justMyCode": False,  # with True it passes over the breakpoint (Ray 2.60, debugpy 1.8)
-        "pathMappings": [{"localRoot": "${workspaceFolder}", "remoteRoot": str(PurePosixPath(one.file).parent)}],
-    }
+        remark = "a debugger is attached" if one.attached else f"after {one.exception}" if one.exception else ""
+        listens = f"{one.host}:{one.port}"
+        rows.append((one.task, one.place(job), one.function, one.node or "?", listens, one.since, remark))
+    attach = [
+        {
+            "name": f"{job.ray_id} {PurePosixPath(one.file).name}:{one.line}",
+            "type": "debugpy",
+            "request": "attach",
+            "connect": {"host": "127.0.0.1", "port": _FIRST_PORT + number},
+            "justMyCode": False,  # with True it passes over the breakpoint (Ray 2.60, debugpy 1.8)
+            "pathMappings": [{"localRoot": "${workspaceFolder}", "remoteRoot": str(PurePosixPath(one.file).parent)}],
+        }
+        for number, one in enumerate(waiting)
+    ]
+    return [*table(rows), "", "VS Code, in launch.json, once the port is forwarded (below):", *map(json.dumps, attach)]

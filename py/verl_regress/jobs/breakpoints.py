@@ -1,6 +1,5 @@
 """The breakpoints in which the processes of a job wait for Ray's debugger, by the records of py/hooks/debugger.py."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,10 +11,9 @@ from verl_regress.base.layout import JobDir
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """Where a process of a job waits, or is when a debugger is `attached` to it.
+    """Where a process of a job waits, or is when a debugger is `attached` to it; with an `exception`, after that was raised.
 
-    `task` is Ray's title of the process, `since` UTC in ISO 8601. `host` and `port` are where the debugger listens, as the
-    processes on `node` see it. With an `exception`, it waits after that was raised.
+    `task` is Ray's title of the process. `host` and `port` are where the debugger listens, as the processes on `node` see it.
     """
 
     task: str
@@ -41,26 +39,21 @@ class Breakpoint:
 
 def read(job: JobDir) -> list[Breakpoint]:
     """One for each process that lives, the longest wait first: its threads wait for the same debugger."""
+    records = []
+    for file in (job.state / "breakpoints").glob("*.json"):
+        with suppress(OSError, TypeError, Unreadable):
+            if lock.is_held(file):
+                records.append(Breakpoint(**(read_json(file) or {}), attached=file.name.endswith(".attached.json")))
     found: dict[tuple[str | None, int], Breakpoint] = {}
-    for one in sorted(_records(job), key=lambda one: (one.since, one.node or "", one.pid, one.port)):
+    for one in sorted(records, key=lambda one: (one.since, one.node or "", one.pid, one.port)):
         found.setdefault((one.node, one.pid), one)
     return list(found.values())
 
 
 def words(job: JobDir) -> str | None:
     """`waits in a breakpoint (user/code/reward.py:12)` if one waits or is being debugged; None for any other job."""
-    found = read(job)
-    waiting = [one for one in found if not one.attached]
-    if not found:
+    if not (found := read(job)):
         return None
-    first = (waiting or found)[0]
+    waiting = [one for one in found if not one.attached]
     more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
-    return f"{'waits in a breakpoint' if waiting else 'is in a debugger'} ({first.place(job)}{more})"
-
-
-def _records(job: JobDir) -> Iterator[Breakpoint]:
-    """Every record of a process that lives and waits."""
-    for file in (job.state / "breakpoints").glob("*.json"):
-        with suppress(OSError, ValueError, TypeError, KeyError, Unreadable):
-            if lock.is_held(file):
-                yield Breakpoint(**(read_json(file) or {}), attached=file.name.endswith(".attached.json"))
+    return f"{'waits in a breakpoint' if waiting else 'is in a debugger'} ({(waiting or found)[0].place(job)}{more})"

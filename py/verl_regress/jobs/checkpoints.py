@@ -20,12 +20,6 @@ def names(job: JobDir) -> list[str]:
     return sorted((name for name in found if name[12:].isdecimal()), key=lambda name: int(name[12:]))
 
 
-def why_none(job: JobDir) -> str:
-    """`no checkpoint`, and the reason if `make gc` removed them (verl_regress.store.retention)."""
-    collected = job.read_state("collected")
-    return f"no checkpoint any more ('make gc' removed them at {collected['time']})" if collected else "no checkpoint"
-
-
 def newest(job: JobDir) -> Path | None:
     """The newest complete `global_step_N` of this attempt, or None."""
     return next((path for path, problem in checked(job) if problem is None), None)
@@ -34,8 +28,7 @@ def newest(job: JobDir) -> Path | None:
 def checked(job: JobDir) -> Iterator[tuple[Path, str | None]]:
     """Every `global_step_N` of this attempt, the newest first, with why it is not complete (None: it is).
 
-    verl writes N to latest_checkpointed_iteration.txt when all of global_step_N is saved, RL and SFT alike (0.7.1 to 0.9.1):
-    a checkpoint with a higher N is half-written. verl removes old ones while it saves, so the remaining ones are checked too.
+    verl writes N to latest_checkpointed_iteration.txt when all of it is saved (0.7.1 to 0.9.1), and removes old ones while it saves.
     """
     try:
         latest = int(read_text(job.checkpoints / "latest_checkpointed_iteration.txt"))
@@ -49,8 +42,7 @@ def checked(job: JobDir) -> Iterator[tuple[Path, str | None]]:
 def weights_hash(checkpoint: Path) -> str | None:
     """One hash over all weights in a checkpoint of FSDP; None if it has none that can be read.
 
-    torch saves a zip with one entry per tensor (`data/N`), and the checksum of each in the zip's directory, so nothing is unpickled
-    and no tensor is read. Two runs that end with equal weights have equal entries (torch 2.13; the pickle beside them differs).
+    torch saves a zip with one entry per tensor (`data/N`), and the checksum of each in the zip's directory, so no tensor is read (2.13).
     """
     found = hashlib.sha256()
     shards = sorted(checkpoint.rglob("model_world_size_*_rank_*.pt"))
@@ -75,8 +67,7 @@ def step_of(checkpoint: str) -> int:
 def problem_of(checkpoint: Path, gpus: int | None = None) -> str | None:
     """What keeps a trainer on so many GPUs from continuing from it (None: on any number); None if nothing does (0.7.1 to 0.9.1).
 
-    RL's parts are the actor, and the critic where verl trains one. SFT has data_0.pt, and no parts. Without the position in the data verl
-    continues, but from the first row. What FSDP saved on N GPUs only N can load.
+    RL's parts are the actor, and the critic where verl trains one. SFT has data_0.pt, and no parts. Only N GPUs load what N saved (FSDP).
     """
     paths = sorted(checkpoint.rglob("*"))
     is_sft = any(path.parent == checkpoint and path.match("data_*.pt") for path in paths)
@@ -84,7 +75,10 @@ def problem_of(checkpoint: Path, gpus: int | None = None) -> str | None:
         [checkpoint] if is_sft else [checkpoint / "actor", *(path for path in paths if path == checkpoint / "critic")]
     )
     for part in parts:
-        if not any(_is_weights(path) for path in paths if path.is_relative_to(part)):
+        files = [
+            path for path in paths if path.is_relative_to(part)
+        ]  # from FSDP or Megatron (dist_ckpt, or huggingface with mbridge)
+        if not any(path.match("model_world_size_*") or path.suffix in (".distcp", ".safetensors") for path in files):
             return f"{'it' if is_sft else part.name} has no weights"
     if not is_sft and checkpoint / "data.pt" not in paths:
         return "it has no data.pt, so the data would begin again"
@@ -100,11 +94,6 @@ def problem_of(checkpoint: Path, gpus: int | None = None) -> str | None:
         if kind == "model" and gpus not in (None, world):
             return f"it was saved on {world} GPUs ({place / kind}_world_size_{world}_rank_*.pt), and this job trains on {gpus}"
     return None
-
-
-def _is_weights(path: Path) -> bool:
-    """From FSDP or Megatron (0.7.1 to 0.9.1: dist_ckpt, or huggingface with mbridge)."""
-    return path.name.startswith("model_world_size_") or path.suffix in (".distcp", ".safetensors")
 
 
 def continuing(checkpoint: Path) -> list[str]:

@@ -1,12 +1,12 @@
 """Debug bundles: Ray's answers and the state of the nodes at one moment of a job, as `debug/<UTC time>-<phase>/`.
 
-All sources are asked at once, by plain HTTP, with one deadline for the whole bundle. A source that fails is noted in
-its own file and does not affect the others; a bundle never fails the job.
+All sources are asked at once, with one deadline for the whole bundle. One that fails is noted in its own file.
 """
 
 import argparse
 import json
 import os
+import re
 import shutil
 import socket
 import tarfile
@@ -22,11 +22,11 @@ from typing import Any
 from redaction import Redactor
 from verl_regress import __version__
 from verl_regress.base import say, trust
-from verl_regress.base.files import as_json, end_of
+from verl_regress.base.files import as_json, end_of, read_text
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import nodes, ray_internals
 from verl_regress.cluster.ray_api import RayApi, seen_from_here, token
-from verl_regress.jobs import find, stacks
+from verl_regress.jobs import find
 from verl_regress.secrets import secret_files
 
 _DEADLINE = 5.0  # seconds for a whole bundle
@@ -35,9 +35,20 @@ _TAIL_BYTES = 65536  # of one log; twice as much is read, so that a secret acros
 _LOG_FILES = 60
 _LOCAL_LOGS = ray_internals.LOGS
 _EVERY_NODE = ("raylet.out", "raylet.err")  # these say which process was killed for memory
-# Other people's jobs are in these answers too, and env_vars is where they keep what they should not. Those of our job
-# are in config/runtime_env.json.
+# Other people's jobs are in these answers too, and env_vars is where they keep what they should not.
 _LEFT_OUT = ("runtime_env", "serialized_runtime_env", "runtime_env_info")
+
+_STACKS_PATIENCE = 2.5  # seconds: each process looks every second (py/hooks/process_memory.py)
+_LOOK_EVERY = 0.1
+# What the functions of verl 0.7.1 to 0.9.1 and of reward functions are called. The first that any process is in counts: who generates
+# may wait for a score.
+_DOING = (
+    ("scoring", re.compile(r"compute_(?:score|reward)\w*")),
+    ("saving a checkpoint", re.compile(r"_?save_checkpoint")),
+    ("updating", re.compile(r"_?update_(?:actor|critic)|_?compute_(?:\w+_)?(?:log_prob|values)|train_(?:mini_)?batch")),
+    ("generating", re.compile(r"generate(?:_sequences)?")),
+)
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,11 +80,10 @@ def attempt(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Pat
 
 
 def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
-    """Ask all sources; with `logs` also for the tails of the job's logs, and the stacks of its processes while it runs.
+    """Ask all sources; with `logs` also for the tails of the job's logs, and the stacks of its processes while it runs. Returns the bundle.
 
-    Returns the bundle, which appears whole.
     `address` is the dashboard as the head sees it. Raises OSError if the job directory cannot be written, and BadInput if another user can
-    change it, who would decide by links what we read, and could read what we write.
+    change it, who could read what we write.
     """
     whom, ask = [*trust.trusted(), *trust.of_job()], f"ask that user to run 'make debug JOB={job.ray_id}'"
     trust.need(job.first.path, f"JOB={job.ray_id}", f"or {ask}", whom, alone=True)
@@ -81,12 +91,14 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     api = RayApi(seen_from_here(address, os.environ), timeout=_DEADLINE - 1)
     # First: they may be removed meanwhile. Neither Ray's token nor a secret should be in any answer, but a log may have one.
     redactor, is_blind = secret_files.redactor(job.root, RAY_TOKEN=token() or ""), secret_files.are_unknown(job)
-    # What Ray keeps of what the job's processes said. The driver's log is not among it: the launcher removed the secrets from it.
     files = _ask(_sources(job, api, (*_LEFT_OUT, "death_cause") if is_blind else _LEFT_OUT), end)
     threads = {}
     if logs:
-        files |= _ask(_log_sources(job, api, files, redactor, everything=not is_blind), end)
-        threads = {f"stacks/{name}.txt": text for name, text in stacks.ask(job).items()}
+        driver = {
+            "logs/driver.log": partial(_tail, job.driver_log, redactor)
+        }  # the launcher removed the secrets from it
+        files |= _ask(driver if is_blind else driver | _log_sources(api, files, redactor), end)
+        threads = {f"stacks/{name}.txt": text for name, text in _stacks(job).items()}
     errors = {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None}
     if is_blind:
         errors["logs, death_cause" if logs else "death_cause"] = (
@@ -144,10 +156,7 @@ def _ask(sources: Mapping[str, Callable[[], Any]], end: float) -> dict[str, _Ans
 
 
 def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, Callable[[], Any]]:
-    """File name -> question. The paths are from Ray 2.60's dashboard. Answers lack the keys in `left_out`.
-
-    Only the rows of this job are asked for: there may be many others.
-    """
+    """File name -> question. The paths are from Ray 2.60's dashboard. Answers lack the keys in `left_out`."""
 
     def stripped(content: Any) -> Any:
         if isinstance(content, list):
@@ -156,17 +165,14 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
             return {key: stripped(value) for key, value in content.items() if key not in left_out}
         return content
 
-    def attempts() -> list[Any]:
-        return [stripped(known) for each in job.attempts() if (known := api.job(each.ray_id)) is not None]
-
-    def job_info() -> dict[str, Any]:
-        names = ("submitted", "started", "ended", "observed")
-        return {"state": {name: job.read_state(name) for name in names}, "ray": stripped(api.job(job.ray_id))}
-
+    states, ids = ("submitted", "started", "ended", "observed"), [each.ray_id for each in job.attempts()]
     return {
         "ray_status.txt": lambda: api.ask(ray_internals.CLUSTER_STATUS)["data"]["clusterStatus"],
-        "jobs.json": attempts,
-        "job_info.json": job_info,
+        "jobs.json": lambda: [stripped(known) for each in ids if (known := api.job(each)) is not None],
+        "job_info.json": lambda: {
+            "state": {name: job.read_state(name) for name in states},
+            "ray": stripped(api.job(job.ray_id)),
+        },
         "nodes.json": lambda: stripped(api.ask("/api/v0/nodes?limit=1000&detail=1")["data"]["result"]),
         "actors.json": lambda: {"result": stripped(api.actors(job.ray_id))},
         "node_facts.json": lambda: _node_facts(api, job),
@@ -175,48 +181,35 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
 
 def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
     """What Ray's reporter measured on every node (every 5 s; memory is total, available, percent, used), and the shared storage."""
-    rows = api.ask(ray_internals.NODES_SUMMARY)["data"]["summary"]
-    return {
-        "nodes": [
-            {
-                "name": row["raylet"].get("nodeName"),
-                "state": row["raylet"].get("state"),
-                **{key: row.get(key) for key in ("ip", "hostname", "cpu", "loadAvg", "mem", "shm", "disk", "gpus")},
-            }
-            for row in rows
-        ],
-        "shared_storage_bytes": dict(zip(("total", "used", "free"), shutil.disk_usage(job.path), strict=True)),
-    }
+    measured = ("ip", "hostname", "cpu", "loadAvg", "mem", "shm", "disk", "gpus")
+    rows = [
+        {"name": row["raylet"].get("nodeName"), "state": row["raylet"].get("state"), **{key: row.get(key) for key in measured}}
+        for row in api.ask(ray_internals.NODES_SUMMARY)["data"]["summary"]
+    ]  # fmt: skip
+    return {"nodes": rows, "shared_storage_bytes": shutil.disk_usage(job.path)._asdict()}
 
 
-def _log_sources(
-    job: JobDir, api: RayApi, asked: Mapping[str, _Answer], redactor: Redactor, *, everything: bool
-) -> dict[str, Callable[[], Any]]:
-    """The tail of the driver's log; with `everything` also of the logs of the job's processes and of the raylets on every node.
+def _log_sources(api: RayApi, asked: Mapping[str, _Answer], redactor: Redactor) -> dict[str, Callable[[], Any]]:
+    """The tails of the logs of the job's processes and of the raylets on every node.
 
     Logs on this node are read as files, so they are there after Ray is gone; the others come through Ray's log API.
     """
-    sources: dict[str, Callable[[], Any]] = {"logs/driver.log": partial(tail, job.driver_log, redactor)}
-    if not everything:
-        return sources
     job_id = ((asked["job_info.json"].content or {}).get("ray") or {}).get("job_id")
     rows, here = (asked["nodes.json"].content or {}).get("result", []), nodes.own_address()
     others = [node for node in rows if node["state"] == "ALIVE" and node["node_ip"] != here]
     remote = {node["node_name"]: node["node_id"] for node in others}
     own = next((node["node_name"] for node in rows if node["node_ip"] == here), "here")
-    questions = {name: partial(_list_logs, api, node_id, job_id) for name, node_id in remote.items()}
-    lists = _ask(questions, time.monotonic() + 1)
+    lists = _ask({name: partial(_list_logs, api, remote[name], job_id) for name in remote}, time.monotonic() + 1)
     patterns = (*_EVERY_NODE, *([f"worker-*-{job_id}-*"] if job_id else []))
     found = [(own, path.name) for pattern in patterns for path in _LOCAL_LOGS.glob(pattern)]
     found += [(node, name) for node, answer in lists.items() for name in answer.content or ()]
     found.sort(key=lambda log: (not log[1].endswith(".err"), log))  # the most telling first
-    for node, name in found[:_LOG_FILES]:
-        sources[f"logs/{node}/{name}"] = (
-            partial(_remote_tail, api, remote[node], name, redactor)
-            if node in remote
-            else partial(tail, _LOCAL_LOGS / name, redactor)
-        )
-    return sources
+    return {
+        f"logs/{node}/{name}": partial(_remote_tail, api, remote[node], name, redactor)
+        if node in remote
+        else partial(_tail, _LOCAL_LOGS / name, redactor)
+        for node, name in found[:_LOG_FILES]
+    }
 
 
 def _list_logs(api: RayApi, node_id: str, job_id: str | None) -> list[str]:
@@ -230,14 +223,45 @@ def _remote_tail(api: RayApi, node_id: str, name: str, redactor: Redactor) -> st
     return _last_lines(api.ask(f"/api/v0/logs/file?{query}", parse=bytes), redactor)
 
 
-def tail(path: Path, redactor: Redactor) -> str:
-    """The last lines of a file, however large it is. Raises OSError and Unreadable."""
+def _tail(path: Path, redactor: Redactor) -> str:
     return _last_lines(end_of(path, 2 * _TAIL_BYTES), redactor)
 
 
 def _last_lines(content: bytes, redactor: Redactor) -> str:
     text = redactor.text(content.decode("utf-8", "replace"))
     return "\n".join(text[-_TAIL_BYTES:].splitlines()[-_TAIL_LINES:])
+
+
+def _stacks(job: JobDir) -> dict[str, str]:
+    """What each Python process of a running job answers in time, by `<hostname>-<pid>`."""
+    if job.read_state("ended") is not None or job.read_state("started") is None:
+        return {}
+    asked = datetime.now(timezone.utc).isoformat()
+    (job.state / "stacks_asked").write_text(asked, encoding="ascii")
+    end, answers = time.monotonic() + _STACKS_PATIENCE, dict[str, str]()
+    processes = {path.stem for path in (job.state / "memory").glob("*.txt")}
+    while len(answers) < len(processes) and time.monotonic() < end:
+        time.sleep(_LOOK_EVERY)
+        answers = {name: text for name, text in _stacks_in(job.state).items() if text.startswith(asked)}
+    return answers
+
+
+def activity(job: JobDir, bundle: Path) -> str | None:
+    """What a job does, by its bundle: `scoring in compute_score (user/code/slow.py:7, Worker (process 12) on worker-1)`; None if no frame says."""
+    plan, answers = job.read_config("resolved.json") or {}, _stacks_in(bundle)
+    homes = {f"{job.root.user_code}/": "user/code/", f"{plan.get('code_path')}/": ""}
+    for doing, pattern in _DOING:
+        for text in answers.values():
+            who = text.partition("\n")[0].partition(" ")[2]
+            for file, line, function in _FRAME.findall(text):
+                home = next((home for home in homes if file.startswith(home)), "")
+                if pattern.fullmatch(function) or (doing == "scoring" and homes.get(home) == "user/code/"):
+                    return f"{doing} in {function} ({homes.get(home, '')}{file.removeprefix(home)}:{line}, {who})"
+    return None
+
+
+def _stacks_in(folder: Path) -> dict[str, str]:
+    return {path.stem: read_text(path) for path in sorted(folder.glob("stacks/*.txt"))}
 
 
 def _write(bundle: Path, texts: Mapping[str, str], redactor: Redactor) -> Path:
@@ -257,9 +281,10 @@ def _tar(job: JobDir, bundle: Path) -> Path:
     """`debug/<bundle>.tar.gz`: everything the job has recorded except its checkpoints."""
     target = bundle.with_name(f"{bundle.name}.tar.gz")
     with tarfile.open(target, "w:gz") as archive:
-        for part in ("config", "state", "logs", "debug"):
-            for path in sorted((job.path / part).rglob("*")):
-                # What is being written (.tmp) would be gone by then.
-                if path.is_file() and not path.name.endswith((".tar.gz", ".tmp")):
-                    archive.add(path, f"{job.ray_id}/{path.relative_to(job.path)}", recursive=False)
+        for path in sorted(
+            path for part in ("config", "state", "logs", "debug") for path in (job.path / part).rglob("*")
+        ):
+            # What is being written (.tmp) would be gone by then.
+            if path.is_file() and not path.name.endswith((".tar.gz", ".tmp")):
+                archive.add(path, f"{job.ray_id}/{path.relative_to(job.path)}")
     return target

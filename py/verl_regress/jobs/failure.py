@@ -1,8 +1,9 @@
-"""Finds the root exception of a failed trainer: in what its processes recorded (py/hooks/job_exceptions.py), or else in the driver's log.
+"""Why a job is over: how a process ended, what Ray 2.60 says if the launcher recorded no end, and the root exception of a failed trainer.
 
-Standard library only, because it runs on the nodes. Real ones are under tests/recorded/failures/.
+That is in what its processes recorded (py/hooks/job_exceptions.py), or else in the driver's log. Real ones: tests/recorded/failures/.
 """
 
+import contextlib
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base import say
-from verl_regress.base.errors import Unreadable, printable
+from verl_regress.base.errors import Unreadable, last_line, printable
 from verl_regress.base.files import end_of, read_json
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import hints, progress
+
+FORGOTTEN = "Ray has forgotten it: its head was restarted, or it was deleted there"
+# ray.dashboard.modules.job.common.JobErrorType: the job lost what it runs in, whatever it did itself.
+SUPERVISOR_GONE = ("JOB_SUPERVISOR_ACTOR_DIED", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE")
+_NODE_DIED = re.compile(r"because its node has died.*?terminated unexpectedly: ([^\n]+)", re.DOTALL)
+# "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: …, ID: …) was 3.62GB used / 4.00GB limit
+# (0.906128)".
+_KILLED_FOR_MEMORY = "killed due to the node running low on memory"
+_MEMORY = re.compile(r"Memory on the node \([^)]*\) was ([^(\n]+?) \(")
+_NODE_IP = re.compile(r"\tip: (\S+)")
+_EXIT_DETAIL = re.compile(r"Worker exit detail: ([^.]+)\.")
 
 TAIL_BYTES = 1 << 20  # read from the end of a log: many times what all actors print when they fail
 SHOWN_LINES = 40
@@ -40,6 +52,36 @@ _SYMPTOM = re.compile(
 _BAR = re.compile(r"Training Progress: +\d+%\||Epoch \d+/\d+: +\d+%\|")  # verl's progress bar
 
 
+def ending(code: int) -> str:
+    """`ended`, `ended with exit status 1` or `was ended by SIGKILL`; a shell's exit status 128+N means signal N."""
+    number = -code if code < 0 else code - 128
+    if number in set(signal.Signals):
+        return f"was ended by {signal.Signals(number).name}"
+    return f"ended with exit status {code}" if code else "ended"
+
+
+def loss_of(details: Mapping[str, Any], node: str | None) -> str:
+    """Why the launcher of a job that Ray calls over could not record its end; `node` is where it ran, if it got that far."""
+    message = str(details.get("message") or "").strip()
+    if node is None:
+        node = ip[1] if (ip := _NODE_IP.search(message)) else "a node that Ray does not name"
+    if code := details.get("driver_exit_code"):
+        return f"the launcher on {node} {ending(code)} before it could record an end"
+    if _KILLED_FOR_MEMORY in message:
+        return f"Ray's memory monitor killed its supervisor of the job on {node}{memory(message)}, and the launcher with it"
+    if (died := _NODE_DIED.search(message)) is not None:
+        return f"the driver's node {node} died: Ray says {died[1].strip()}"
+    if details.get("error_type") in SUPERVISOR_GONE and (detail := _EXIT_DETAIL.search(message)) is not None:
+        return f"Ray's supervisor of the job on {node} was killed or crashed, and the launcher with it: {detail[1]}"
+    return f"the launcher recorded no end, Ray says {details.get('status')}: {last_line(message, '').strip()}"
+
+
+def memory(message: object) -> str:
+    """` (3.62GB used / 4.00GB limit)` if Ray's message says how full the memory was; else nothing."""
+    used = _MEMORY.search(str(message))
+    return f" ({used[1]})" if used is not None else ""
+
+
 def of_job(job: JobDir, plan: Mapping[str, Any], code: int) -> dict[str, Any] | None:
     """Why a trainer with that exit status failed, for `state/ended`: type, message, where, also, step, hint.
 
@@ -51,9 +93,7 @@ def of_job(job: JobDir, plan: Mapping[str, Any], code: int) -> dict[str, Any] | 
         users = SharedRoot(Path(plan["shared_root"])).user_code
         found, _ = recorded(job, {f"{plan['code_path']}/": "", f"{users}/": "user/code/"})
         found = found or in_log(_tail(job))
-        if found is None:
-            return None
-        return {**found, "step": step(job)}
+        return found and {**found, "step": step(job)}
     except Exception as error:
         say.info(f"the root exception was not found: {type(error).__name__}: {error}")
         return None
@@ -62,7 +102,8 @@ def of_job(job: JobDir, plan: Mapping[str, Any], code: int) -> dict[str, Any] | 
 def sentence(cause: Mapping[str, Any], most: int = _LONGEST) -> str:
     """`ValueError: it is so (verl/trainer/ppo/ray_trainer.py:412, at step 1)`, with at most so many characters of the message."""
     when = f"at step {cause['step']}" if cause.get("step") is not None else "before the first step"
-    said = [_join(cause["type"].rpartition(".")[2], _cut(cause["message"], most)), cause.get("also")]
+    named = ": ".join(filter(None, (cause["type"].rpartition(".")[2], _cut(cause["message"], most))))
+    said = [named, cause.get("also")]
     return f"{', '.join(filter(None, said))} ({', '.join(filter(None, (cause.get('where'), when)))})"
 
 
@@ -83,23 +124,16 @@ def shown(job: JobDir) -> list[str]:
 
 
 def recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[str]]:
-    """The root exception by what the job's processes recorded, with a hint, and the lines of its traceback; None if its driver recorded none.
+    """The root exception that the job's processes recorded, with a hint, and the lines of its traceback; None if its driver recorded none.
 
     `type` is "" if the trainer only printed a text, `where` the deepest frame in verl or the user's code, `also` what it became or
-    followed. `roots` maps prefixes of relevant paths to how messages show them. A record that is damaged, as by a node that died, counts as none.
+    followed. `roots` maps prefixes of relevant paths to how messages show them. A damaged file counts as none.
     """
-    try:
-        return _recorded(job, roots)
-    except Exception as error:
-        say.info(f"the recorded exceptions of {job.ray_id} cannot be read: {type(error).__name__}: {error}")
-        return None, []
-
-
-def _recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[str]]:
-    files = sorted(job.reports.glob("exceptions-*.json"))
-    records = sorted(
-        (one for file in files for one in (read_json(file) or {})["exceptions"]), key=lambda one: float(one["time"])
-    )
+    records: list[dict[str, Any]] = []
+    for file in sorted(job.reports.glob("exceptions-*.json")):
+        with contextlib.suppress(KeyError, Unreadable):
+            records += (read_json(file) or {})["exceptions"]
+    records.sort(key=lambda one: float(one["time"]))
     driver = next((one for one in reversed(records) if one["is_driver"]), None)
     if driver is None:
         return None, []
@@ -112,7 +146,7 @@ def _recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | N
         chosen = next((one for one in earlier if not _is_symptom(one)), chosen)
     chain = chosen["chain"]
     at, also = _root(chain)
-    nearest = [chain[at], *chain[at + 1 :], *reversed(chain[:at]), *driver["chain"]]
+    nearest = [*chain[at:], *reversed(chain[:at]), *driver["chain"]]
     where = next(filter(None, (_where(one["frames"], roots) for one in nearest)), None)
     inner = in_log(chain[at]["message"])
     if inner is not None and "Traceback (most recent call last):" in chain[at]["message"]:  # of a child process
@@ -130,7 +164,7 @@ def _cause(
 
 
 def _said(one: Mapping[str, Any]) -> str:
-    return _join(one["type"].rpartition(".")[2], _one_line(one["message"]))
+    return ": ".join(filter(None, (one["type"].rpartition(".")[2], _one_line(one["message"]))))
 
 
 def _is_symptom(record: Mapping[str, Any]) -> bool:
@@ -139,16 +173,15 @@ def _is_symptom(record: Mapping[str, Any]) -> bool:
 
 def _root(chain: Sequence[Mapping[str, Any]]) -> tuple[int, str | None]:
     """The index of a chain's root, and what else a reader should know: what it became, or what came before it."""
-    at, also = len(chain) - 1, None
-    while at > 0:
+    also = None
+    for at in range(len(chain) - 1, 0, -1):
         last, earlier = chain[at], chain[at - 1]
         is_carrier = last["came_from_ray"] or last["type"].rpartition(".")[2] in _CARRIERS
         if last["link"] == "context" and not is_carrier:
             return at, also or _cut(f"while it handled {_said(earlier)}", _LONGEST_ALSO)
         if not is_carrier and _said(last) != _said(earlier):
             also = also or _cut(f"which became {_said(last)}", _LONGEST_ALSO)
-        at -= 1
-    return at, also
+    return 0, also
 
 
 def in_log(log: str) -> dict[str, Any] | None:
@@ -164,10 +197,9 @@ def in_log(log: str) -> dict[str, Any] | None:
 
 def _tail(job: JobDir) -> str:
     """The end of the driver's log; empty if it cannot be read."""
-    try:
+    with contextlib.suppress(OSError):
         return end_of(job.driver_log, TAIL_BYTES).decode("utf-8", "replace")
-    except (OSError, Unreadable):
-        return ""
+    return ""
 
 
 def _lines(log: str) -> list[str]:
@@ -182,10 +214,6 @@ def _where(frames: Sequence[Sequence[Any]], roots: Mapping[str, str]) -> str | N
             if file.startswith(root):
                 return printable(f"{shown_as}{file.removeprefix(root)}:{line}")
     return None
-
-
-def _join(name: str, message: str) -> str:
-    return ": ".join(part for part in (name, message) if part)
 
 
 def _one_line(text: str) -> str:

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -22,30 +21,20 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", help="a submission id, <id>.aN for its attempt N, or 'latest'")
 
 
-def ids_of(root: SharedRoot) -> list[str]:
-    """The ids of all jobs, in no order; no job is read."""
-    if not root.jobs.is_dir():
-        return []
-    with os.scandir(root.jobs) as found:
-        # No id begins with a dot, but the lock and a server's own directories do (.snapshot).
-        return [entry.name for entry in found if entry.name[0] != "." and entry.is_dir(follow_symlinks=False)]
-
-
 def newest(root: SharedRoot) -> list[JobDir]:
     """The newest attempt of every job, the most recent job first."""
     found = []
-    for name in ids_of(root):
-        job = JobDir(root.jobs / name).attempts()[-1]
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            found.append((reserved_at(job), name, job))
+    # No id begins with a dot, but the lock and a server's own directories do (.snapshot).
+    for path in root.jobs.glob("[!.]*"):
+        if path.is_dir() and not path.is_symlink():
+            job = JobDir(path).attempts()[-1]
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                found.append((reserved_at(job), path.name, job))
     return [job for *_, job in sorted(found, key=lambda each: each[:2], reverse=True)]
 
 
 def reserved_at(job: JobDir) -> float:
-    """When its directory was reserved (seconds): the time of its config, which is written once and unaffected by runs.
-
-    Raises OSError if the job is gone.
-    """
+    """When its directory was reserved (seconds): the time of its config, which is written once. Raises OSError if the job is gone."""
     for path in (job.config, job.path):
         with contextlib.suppress(OSError):  # it has none, or is another user's
             return path.stat().st_mtime
@@ -58,45 +47,35 @@ def asked_for(args: argparse.Namespace) -> JobDir:
 
 
 def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
-    """The newest attempt of the job with that id, or of the latest job; `<id>.aN` is that attempt. Raises BadInput and Unreadable.
-
-    The latest job is `caller`'s own (of all jobs if the caller is not known), and none of a session or a search.
+    """The newest attempt of the job with that id, or of the latest job of `caller` (None: of anybody) outside sessions and searches;
+    `<id>.aN` is that attempt. Raises BadInput and Unreadable.
     """
     if asked == "latest":
-        return _latest(root, caller)
+        for job in newest(root):
+            session = _OF_SESSION.search(job.submission_id)
+            if session is not None and (root.sessions / session[1]).is_dir():
+                continue
+            if caller is None or _belongs_to(caller, job):
+                return job
+        raise BadInput(
+            f"JOB=latest but no job under {root.jobs} is yours and outside a session: name one that 'make jobs' lists, or submit one."
+        )
     named = ids.ATTEMPT.fullmatch(asked)
     job = JobDir(root.jobs / ids.check_job(named["submission_id"] if named else asked))
     # A submission never makes a link, which may lead anywhere.
     if not job.path.is_dir() or job.path.is_symlink():
         raise BadInput(f"JOB={asked} is not under {root.jobs}: name one that 'make jobs' lists, or submit one.")
     try:
-        with os.scandir(job.path):
-            pass
+        next(job.path.iterdir(), None)
     except OSError as error:
         raise unreadable(Path(error.filename or job.path), error) from error
     attempts = job.attempts()
-    if named is None:
-        return attempts[-1]
-    if job.numbered(int(named["number"])) not in attempts:
+    found = job.numbered(int(named["number"])) if named else attempts[-1]
+    if found not in attempts:
         raise BadInput(
             f"JOB={asked} is not an attempt of {job.submission_id}: it has {len(attempts)}, the first is .a1."
         )
-    return job.numbered(int(named["number"]))
-
-
-def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
-    for job in newest(root):
-        if not _is_of_session(job) and (caller is None or _belongs_to(caller, job)):
-            return job
-    raise BadInput(
-        f"JOB=latest but no job under {root.jobs} is yours and outside a session: name one that 'make jobs' lists, or submit one."
-    )
-
-
-def _is_of_session(job: JobDir) -> bool:
-    """Did `make verify` or `make bisect` submit it? Its id ends with the name of the session's directory."""
-    found = _OF_SESSION.search(job.submission_id)
-    return found is not None and (job.root.sessions / found[1]).is_dir()
+    return found
 
 
 def _belongs_to(caller: Owner, job: JobDir) -> bool:
@@ -108,10 +87,9 @@ def _belongs_to(caller: Owner, job: JobDir) -> bool:
 
 def of_ray_id(root: SharedRoot, ray_id: str) -> JobDir:
     """The attempt that Ray knows by that id, whether it exists or not."""
-    named = ids.ATTEMPT.fullmatch(ray_id)
-    if named is None:
-        return JobDir(root.jobs / ray_id)
-    return JobDir(root.jobs / named["submission_id"]).numbered(int(named["number"]))
+    if named := ids.ATTEMPT.fullmatch(ray_id):
+        return JobDir(root.jobs / named["submission_id"]).numbered(int(named["number"]))
+    return JobDir(root.jobs / ray_id)
 
 
 def plan_of(job: JobDir) -> dict[str, Any]:

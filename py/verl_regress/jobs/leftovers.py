@@ -1,7 +1,7 @@
 """Processes of a finished job on this node: found in /proc, given a moment to exit, and then ended.
 
-A process belongs to the job if VERL_REGRESS_JOB_DIR in its environment is the job's directory. Ray's workers set their own title, which
-overwrites the environment that the kernel shows (2.60): these are found by their reports (py/hooks/job_report.py). Children belong to it too.
+VERL_REGRESS_JOB_DIR in their environment names the job. Ray's workers set their own title, which overwrites the environment that the kernel
+shows (2.60): these are found by their reports (py/hooks/job_report.py). Children belong to it too.
 """
 
 import argparse

@@ -14,13 +14,19 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import find, progress
-from verl_regress.jobs.launcher_lock import Launcher, launcher_of
-from verl_regress.jobs.status import DAMAGED, Judgement, Known, Status, status_for_cluster, status_in_list
+from verl_regress.jobs.status import (
+    DAMAGED,
+    Judgement,
+    Known,
+    Launcher,
+    Status,
+    launcher_of,
+    status_for_cluster,
+    status_in_list,
+)
 
-_GOOD = (Status.SUCCEEDED, Status.RUNNING)
 _AT_WORK = (Status.SUBMITTING, Status.PENDING, Status.QUEUED, Status.RUNNING)
 _IN_RAY = ("PENDING", "RUNNING")  # Ray's statuses of a job that would end with it
-_NOT_ASKED = "Ray was not asked: this is what the jobs' own files say"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +47,7 @@ def add_live_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a line per job; only the jobs that are printed are read."""
-    known, _, problem = _ask_ray(args)
-    total, rows = _rows(args, known)
+    known, _, problem, total, rows = _read(args)
     if args.knobs.is_on("JSON"):
         print(json.dumps({"jobs_total": total, "ray_answers": known is not None, "jobs": rows}, indent=2))
         return 0
@@ -63,27 +68,19 @@ def run(args: argparse.Namespace) -> int:
 
 def run_status(args: argparse.Namespace) -> int:
     """Print the cluster and its jobs; if Ray does not answer, it says so and prints the rest."""
-    known, listed, problem = _ask_ray(args)
-    total, rows = _rows(args, known)
+    _, listed, problem, total, rows = _read(args)
+    alive = {node.name for node in listed if node.alive}
+    counted = [node for node in listed if node.alive or node.name not in alive]  # not a dead one that is back
     there: list[dict[str, Any]] = [
-        {
-            "name": node.name,
-            "address": node.address,
-            "state": "ALIVE" if node.alive else "DEAD",
-            "resources": node.resources,
-        }
-        for node in sorted(listed, key=lambda node: (not node.is_head, node.name))
-        if _counts(node, listed)
-    ]
+        {"name": node.name, "address": node.address, "state": "ALIVE" if node.alive else "DEAD", "resources": node.resources}
+        for node in sorted(counted, key=lambda node: (not node.is_head, node.name))
+    ]  # fmt: skip
     names = {node.address: node.name for node in listed}
     for row in rows:
         row["driver_node"] = names.get(row["driver_ip"] or "")
-    facts = {
-        "profile": args.profile, "cluster": args.knobs["CLUSTER_NAME"], "ray_problem": problem, "nodes": there, "jobs_total": total,
-        "jobs": rows,
-    }  # fmt: skip
     if args.knobs.is_on("JSON"):
-        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        facts = {"profile": args.profile, "cluster": args.knobs["CLUSTER_NAME"], "ray_problem": problem, "nodes": there}
+        print(json.dumps({**facts, "jobs_total": total, "jobs": rows}, indent=2, ensure_ascii=False))
         return 0
     # Never GPUs and NPUs in one cluster, and the head has neither.
     kinds = ("CPU", max((nodes.accelerators(node["resources"])[0] for node in there), default="GPU"), "worker_node")
@@ -100,21 +97,20 @@ def run_status(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask_ray(args: argparse.Namespace) -> tuple[Known, list[Node], str | None]:
-    """Ray's jobs and nodes; or None, no nodes, and why."""
-    if args.no_ray:
-        return None, [], _NOT_ASKED
-    api = RayApi(nodes.ADDRESS)
-    try:
-        return api.jobs(), api.nodes(), None
-    except RegressError as error:
-        return None, [], str(error)
-
-
-def _rows(args: argparse.Namespace, known: Known) -> tuple[int, list[dict[str, Any]]]:
-    """How many jobs there are, and the rows to show."""
+def _read(args: argparse.Namespace) -> tuple[Known, list[Node], str | None, int, list[dict[str, Any]]]:
+    """Ray's jobs and nodes (None, no nodes, and why), how many jobs there are, and the rows to show."""
+    known: Known = None
+    listed: list[Node] = []
+    problem: str | None = "Ray was not asked: this is what the jobs' own files say"
+    if not args.no_ray:
+        api = RayApi(nodes.ADDRESS)
+        try:
+            known, listed, problem = api.jobs(), api.nodes(), None
+        except RegressError as error:
+            problem = str(error)
     jobs = find.newest(SharedRoot(args.shared_root))
-    return len(jobs), [_row(job, known, args.knobs["CLUSTER_NAME"]) for job in jobs[: args.knobs.number("LIMIT")]]
+    cluster, most = args.knobs["CLUSTER_NAME"], args.knobs.number("LIMIT")
+    return known, listed, problem, len(jobs), [_row(job, known, cluster) for job in jobs[:most]]
 
 
 def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
@@ -127,9 +123,12 @@ def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
         judgement = status_for_cluster(cluster, job, known)
         steps, not_finite = progress.so_far(job)
         inputs = find.inputs_of(job)
-    except DAMAGED as error:
-        judgement = _unknown(job, error)
-    is_good = judgement.status in _GOOD
+    except DAMAGED as error:  # another user closed it, or a file of it is damaged
+        why = f"cannot be read: its files are not as a submission writes them ({type(error).__name__})"
+        if isinstance(error, OSError):
+            error = files.unreadable(Path(error.filename or job.path), error)
+        judgement = Judgement(Status.UNKNOWN, error.why if isinstance(error, Unreadable) else why)
+    is_good = judgement.status in (Status.SUCCEEDED, Status.RUNNING)
     return {
         "submission_id": printable(job.submission_id),
         "attempt": job.attempt,
@@ -153,28 +152,12 @@ def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
     }
 
 
-def _unknown(job: JobDir, error: Exception) -> Judgement:
-    """The status of a job that another user closed, or of which a file is damaged: UNKNOWN, with what is in the way."""
-    if isinstance(error, OSError):
-        error = files.unreadable(Path(error.filename or job.path), error)
-    if isinstance(error, Unreadable):
-        return Judgement(Status.UNKNOWN, error.why)
-    why = f"cannot be read: its files are not as a submission writes them ({type(error).__name__})"
-    return Judgement(Status.UNKNOWN, why)
-
-
-def _counts(node: Node, listed: list[Node]) -> bool:
-    """A dead one does not, once it is back under the same name."""
-    return node.alive or not any(other.alive and other.name == node.name for other in listed)
-
-
 def _job_table(rows: list[tuple[str, ...]], total: int) -> list[str]:
     """The latest jobs as lines, under their heading, and how many of all are not shown."""
     if not total:
         return ["no job yet: submit one with 'make submit'"]
     hidden = total - len(rows[1:])
-    rest = [f"… {hidden} earlier jobs are not shown (LIMIT={total} shows all)"] if hidden else []
-    return [*table(rows), *rest]
+    return [*table(rows), *([f"… {hidden} earlier jobs are not shown (LIMIT={total} shows all)"] if hidden else [])]
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:
@@ -184,10 +167,9 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def run_live(args: argparse.Namespace) -> int:
-    """Print `ID STATUS` of each job that would end with the cluster, the latest first.
+    """Print `ID STATUS` of each job that would end with the cluster, the latest first. If Ray does not answer, the locks decide.
 
-    If Ray does not answer, the locks decide; that is no error. A job that Ray knows and that has no directory here was submitted another way,
-    and is live if Ray says so.
+    A job that Ray knows and that has no directory here was submitted another way, and is live if Ray says so.
     """
     known: Known = None
     with contextlib.suppress(RegressError, OSError):  # after its token was removed, Ray does not run either
@@ -195,22 +177,16 @@ def run_live(args: argparse.Namespace) -> int:
     there = {ray_id: each["status"] for ray_id, each in (known or {}).items() if each.get("status") in _IN_RAY}
     for job in find.newest(SharedRoot(args.shared_root)):
         is_in_ray = there.pop(job.ray_id, None) is not None
-        status = _status_if_live(job, args.cluster, known, is_in_ray=is_in_ray)
-        if status is not None:
+        try:
+            if (job.read_config("resolved.json") or {}).get("cluster", args.cluster) != args.cluster:
+                continue  # several clusters may share a root
+            status = status_in_list(job, known).status
+            if status in (Status.UNKNOWN, Status.LOST) and launcher_of(job) is Launcher.ALIVE:
+                status = Status.RUNNING
+        except DAMAGED:  # another user's, who has another cluster; or damaged, and Ray still tells
+            status = Status.RUNNING if is_in_ray else Status.UNKNOWN
+        if status in _AT_WORK:
             print(job.ray_id, status.value)
     for ray_id in sorted(there):
         print(ray_id, there[ray_id])
     return 0
-
-
-def _status_if_live(job: JobDir, cluster: str, known: Known, *, is_in_ray: bool) -> Status | None:
-    try:
-        plan = job.read_config("resolved.json")
-        if plan is not None and plan.get("cluster") != cluster:
-            return None  # several clusters may share a root
-        status = status_in_list(job, known).status
-        if status in (Status.UNKNOWN, Status.LOST) and launcher_of(job) is Launcher.ALIVE:
-            return Status.RUNNING
-        return status if status in _AT_WORK else None
-    except DAMAGED:  # another user's, who has another cluster; or damaged, and Ray still tells
-        return Status.RUNNING if is_in_ray else None

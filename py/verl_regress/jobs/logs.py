@@ -6,7 +6,6 @@ import sys
 import time
 
 from verl_regress.base import say
-from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.jobs import find, progress
 from verl_regress.jobs.status import status_of
@@ -25,7 +24,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the driver's log from the shared storage, where it stays after its node is gone."""
     job = find.asked_for(args)
     if args.metrics:
-        return _print_metrics(job)
+        rows = progress.joined(job)
+        if not rows:
+            say.info(f"{job.ray_id} has no steps to print: {progress.taken(job)}.")
+        sys.stdout.write("".join(f"{row.text}\n" for row in rows))
+        return 0
     pulse = Pulse(time.monotonic())
     while not job.driver_log.exists():
         judgement = status_of(job, None, reachable=False)
@@ -42,11 +45,3 @@ def run(args: argparse.Namespace) -> int:
             if is_over or not args.follow:
                 return 0
             time.sleep(_LOOK_EVERY)
-
-
-def _print_metrics(job: JobDir) -> int:
-    rows = progress.joined(job)
-    if not rows:
-        say.info(f"{job.ray_id} has no steps to print: {progress.taken(job)}.")
-    sys.stdout.write("".join(f"{row.text}\n" for row in rows))
-    return 0

@@ -1,29 +1,26 @@
 """How much memory each process of a job had over time: what py/hooks/process_memory.py wrote into state/memory/."""
 
-import json
 import math
 from collections.abc import Iterable
-from contextlib import suppress
 
+from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir
 from verl_verdict.records import Memory, Process
 
 
 def read(attempts: Iterable[JobDir]) -> Memory:
     """The memory of a job's attempts. What cannot be read is lacking, and matters for the memory only."""
-    found = {attempt: _processes(attempt) for attempt in attempts}
-    lacking = [each for attempt, processes in found.items() if processes for each in _lacking(attempt, processes)]
-    return Memory(tuple(tuple(each.values()) for each in found.values() if each), tuple(lacking))
-
-
-def _processes(attempt: JobDir) -> dict[str, Process]:
-    found = {}
-    for path in sorted((attempt.state / "memory").glob("*.txt")):
-        with suppress(OSError):
-            process = parse(path.read_text(encoding="utf-8", errors="replace"))
-            if process is not None:
-                found[path.stem] = process
-    return found
+    found: list[tuple[Process, ...]] = []
+    lacking: list[str] = []
+    for attempt in attempts:
+        processes = {}
+        for path in sorted((attempt.state / "memory").glob("*.txt")):
+            if (process := parse(read_text(path))) is not None:
+                processes[path.stem] = process
+        if processes:
+            found.append(tuple(processes.values()))
+            lacking += _lacking(attempt, processes)
+    return Memory(tuple(found), tuple(lacking))
 
 
 def parse(text: str) -> Process | None:
@@ -48,12 +45,6 @@ def parse(text: str) -> Process | None:
 def _lacking(attempt: JobDir, processes: Iterable[str]) -> Iterable[str]:
     """The processes that reported modules of verl (py/hooks/identity.py) and recorded no memory."""
     for path in sorted(attempt.reports.glob("identity-*.json")):
-        name = path.stem.removeprefix("identity-")
-        if name in processes:
-            continue
-        try:
-            report = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            report = {"modules": True, "command": f"its report {path.name} cannot be read"}
-        if report.get("modules"):
-            yield f"process {report.get('pid')} on {report.get('hostname')} ({report.get('command')})"
+        report = read_json(path) or {}
+        if report.get("modules") and path.stem.removeprefix("identity-") not in processes:
+            yield f"process {report['pid']} on {report['hostname']} ({report['command']})"

@@ -29,12 +29,11 @@ from verl_verdict.records import Run
 _SEED = re.compile(r"(^|[._])seed$")
 # Variables and config keys that name the job itself, or where its files and rollouts are; and whether a breakpoint waits for a person.
 _OWN_VARIABLES = (
-    "HF_MODULES_CACHE", "PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REHEARSAL_REPORTS", "VERL_REGRESS_SECRETS", "VERL_REGRESS_JOB_UIDS",
-    "RAY_DEBUG", "RAY_DEBUG_POST_MORTEM", "VERL_REGRESS_DEBUGGER_HOST",
+    "HF_MODULES_CACHE", "PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REHEARSAL_REPORTS", "VERL_REGRESS_SECRETS",
+    "VERL_REGRESS_JOB_UIDS", "RAY_DEBUG", "RAY_DEBUG_POST_MORTEM", "VERL_REGRESS_DEBUGGER_HOST",
 )  # fmt: skip
 _HOOKS = "VERL_REGRESS_HOOKS"
-# These hooks change nothing in training: one gives a job its secrets, others record its memory, its exceptions, and where it waits for a
-# debugger.
+# These hooks change nothing in training.
 _BESIDE_TRAINING = ("job_secrets", "process_memory", "job_exceptions", "debugger")
 _PERTURBING = "last_bit"  # and this one makes the job a perturbed run
 _OWN_KEYS = re.compile(
@@ -63,26 +62,31 @@ class JobReader:
 
 
 def read(directory: Path) -> Run:
-    """The run of a job directory, without hashes: what was sampled may be large, so a session hashes it once (`sampled`).
-
-    Raises CannotJudge.
-    """
+    """The run of a job directory, without hashes, because what was sampled may be large (`sampled`). Raises CannotJudge."""
     try:
         return _read(directory)
     except Unreadable as error:
         raise CannotJudge(str(error)) from None
-    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError, yaml.YAMLError) as error:
+        what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise CannotJudge(
-            f"The job directory '{directory}' is damaged ({type(error).__name__}: {error}): give its logs/metrics.jsonl."
+            f"The job directory '{directory}' is damaged ({what}): give its logs/metrics.jsonl."
         ) from None
 
 
 def _read(directory: Path) -> Run:
     attempts = JobDir(directory).attempts()
-    last = attempts[-1]
     resolved = _config(directory, "resolved.json")
-    failure, unfinished = _failure(last), _unfinished(last)
-    texts, starts = _texts(attempts)
+    failure, unfinished = _end(attempts[-1])
+    texts: list[str] = []
+    starts: list[int] = []  # after which step the later attempts continued; one from scratch replaces all before it
+    for attempt in attempts:
+        text = attempt.metrics.read_text(encoding="utf-8") if attempt.metrics.exists() else ""
+        if text.strip():
+            starts += (
+                [int((_config(attempt.path, "resolved.json").get("parent") or {}).get("step") or 0)] if texts else []
+            )
+            texts.append(text)
     if texts:
         run = records.parse(texts, directory.name, str(JobDir(directory).metrics), starts)
     elif failure is None and unfinished is None:
@@ -110,34 +114,9 @@ def _read(directory: Path) -> Run:
     )
 
 
-def _texts(attempts: Iterable[JobDir]) -> tuple[list[str], list[int]]:
-    """What each attempt recorded, and after which step the later ones continued. An attempt from scratch replaces all before it."""
-    texts: list[str] = []
-    starts: list[int] = []
-    for attempt in attempts:
-        try:
-            text = attempt.metrics.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            continue
-        except (OSError, UnicodeDecodeError) as error:
-            raise CannotJudge(
-                f"The record '{attempt.metrics}' cannot be read ({error}): make it readable, or give another run."
-            ) from None
-        if not text.strip():
-            continue
-        if texts:
-            parent = _config(attempt.path, "resolved.json").get("parent") or {}
-            starts.append(int(parent.get("step") or 0))
-        texts.append(text)
-    return texts, starts
-
-
 def sampled(directory: Path, only: Collection[str] = ()) -> str | None:
-    """The hash of what a job sampled at all steps, or at these `only`. A step counts as its last attempt made it.
-
-    verl 0.7.1 to 0.9.1 write `samples/N.jsonl` for step N, with an object for each answer, in the order in which the answers
-    came. None if the job did not write them, or did not write them to the end: then it failed, which is judged elsewhere.
-    None too if the directory is damaged, which `read` reports, or if they cannot be read.
+    """The hash of what a job sampled at all steps, or at these `only`, as its last attempt made them: `samples/N.jsonl` has the answers in
+    any order (0.7.1 to 0.9.1). None if there are none, or if they cannot be read to the end.
     """
     known = hashlib.sha256()
     try:
@@ -153,30 +132,21 @@ def sampled(directory: Path, only: Collection[str] = ()) -> str | None:
     return known.hexdigest() if steps else None
 
 
-def _failure(attempt: JobDir) -> str | None:
-    """Why the job did not succeed, as its launcher recorded it; None if it succeeded, or nothing was recorded."""
+def _end(attempt: JobDir) -> tuple[str | None, str | None]:
+    """Why the job failed, and why it did not run to its end although its code did not fail."""
     ended = attempt.read_state("ended")
-    if not ended or ended.get("told_to_stop") or ended.get("exit_code") == 0 or _is_lost(ended):
-        return None
+    if not ended:
+        return None, "the job recorded no end: it is running, or was lost" if attempt.state.is_dir() else None
+    if ended.get("lost_nodes") or ended.get("head_gone"):
+        return None, f"the job lost a node, which says nothing about its code ({ended.get('reason')})"
+    if ended.get("told_to_stop"):
+        return None, "the job was stopped"
+    if ended.get("exit_code") == 0:
+        return None, None
     cause = ended.get("cause")
     if isinstance(cause, Mapping):  # the root exception, verl_regress.jobs.failure
         cause = f"{cause.get('type')}: {cause.get('message')}" + (f" ({cause['where']})" if cause.get("where") else "")
-    return str(cause or ended.get("reason") or f"exit status {ended.get('exit_code')}")
-
-
-def _unfinished(attempt: JobDir) -> str | None:
-    """Why the job did not run to its end although its code did not fail."""
-    ended = attempt.read_state("ended")
-    if not ended:
-        return "the job recorded no end: it is running, or was lost" if attempt.state.is_dir() else None
-    if _is_lost(ended):
-        return f"the job lost a node, which says nothing about its code ({ended.get('reason')})"
-    return "the job was stopped" if ended.get("told_to_stop") else None
-
-
-def _is_lost(ended: Mapping[str, Any]) -> bool:
-    """A node of the job went away, the head's included."""
-    return bool(ended.get("lost_nodes") or ended.get("head_gone"))
+    return str(cause or ended.get("reason") or f"exit status {ended.get('exit_code')}"), None
 
 
 def _overrides(directory: Path, workload: str) -> list[str]:
@@ -199,8 +169,7 @@ def is_seed(override: str) -> bool:
 
 def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, str]:
     """What must be equal for A and B, as text. What was not recorded is left out."""
-    root = str(resolved.get("shared_root", ""))
-    devices = resolved.get("devices") or {}
+    root, devices = str(resolved.get("shared_root", "")), resolved.get("devices") or {}
     named = ("profile", "model", "dataset", "reward_fn")
     facts = {name: str(resolved[name]).removeprefix(root) for name in named if resolved.get(name)}
     theirs = [text for text in overrides if not is_seed(text) and _key(text) != _OWN_OVERRIDE]
@@ -223,8 +192,7 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     if session := next((found[1] for text in recordings if (found := _RECORDING.search(text))), None):
         facts[comparable.REPLAY] = session
     nodes = _nodes(directory)
-    facts |= packages_fact(_config(directory, "packages.json"))
-    return facts | ({"nodes": nodes} if nodes else {})
+    return facts | packages_fact(_config(directory, "packages.json")) | ({"nodes": nodes} if nodes else {})
 
 
 def packages_fact(record: Mapping[str, Any]) -> dict[str, str]:
@@ -278,21 +246,13 @@ def _config(directory: Path, name: str) -> dict[str, Any]:
     return JobDir(directory).read_config(name) or {}
 
 
-def _yaml(path: Path) -> dict[str, Any]:
-    """The mapping in this file; empty if there is none."""
-    try:
-        content = _parsed(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path.name}: {str(error).splitlines()[0]}") from None
-    return content if isinstance(content, dict) else {}
-
-
 @functools.lru_cache(maxsize=64)
-def _parsed(text: str) -> Any:
-    """What this YAML says; nobody changes it. A session reads the same configs again with each run that it adds."""
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+def _yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a file that never changes; empty if there is none. A session reads it again with each run that it adds."""
+    if not path.exists():
+        return {}
+    content = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return content if isinstance(content, dict) else {}
 
 
 if __name__ == "__main__":

@@ -1,16 +1,24 @@
-"""A job's status: one function that reads `state/` and Ray's answer, used by status, wait and submit alike."""
+"""A job's status: one function that reads `state/` and Ray's answer, used by status, wait and submit alike; and the launcher's lock.
+
+By that lock on `state/launcher` any node can ask the file system whether a launcher is alive; neither clocks nor Ray are involved.
+"""
 
 import contextlib
 import enum
+import fcntl
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from verl_regress.base import lock
-from verl_regress.base.errors import Exit, Unreadable
+from verl_regress.base.errors import Exit, RegressError, Unreadable
+from verl_regress.base.files import now
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs import breakpoints, causes, failure
-from verl_regress.jobs.launcher_lock import ENDED_IN_RAY, Launcher, launcher_of
+from verl_regress.jobs import breakpoints, failure
+
+ENDED_IN_RAY = ("SUCCEEDED", "FAILED", "STOPPED")  # Ray's statuses of a job that is over (2.60)
 
 
 class Status(str, enum.Enum):
@@ -76,6 +84,50 @@ class Judgement:
         return reason if len(reason) <= _REASON_SHOWN else f"{reason[: _REASON_SHOWN - 1]}…"
 
 
+class Launcher(enum.Enum):
+    """What the lock says of a job's launcher."""
+
+    NOT_YET = "not yet"
+    ALIVE = "alive"
+    GONE = "gone"
+
+
+class LaunchedBefore(RegressError):
+    """The job has, or had, a launcher."""
+
+
+def hold_launcher_lock(job: JobDir) -> int:
+    """Become the launcher of `job`; returns the descriptor that holds the lock until this process is gone, for any reason.
+
+    Raises LaunchedBefore, and RegressError if the file system has no locks.
+    """
+    try:
+        descriptor = os.open(job.launcher, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        raise LaunchedBefore(
+            f"{job.launcher} exists, so {job.ray_id} was launched before, and a job directory is never used twice: submit "
+            "it again with 'make submit'."
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        os.close(descriptor)
+        raise RegressError(
+            f"{job.state} is on a file system without locks ({error.strerror}), which the queue needs: put SHARED_ROOT on one that "
+            "has them (a local disk, NFS 4)."
+        ) from error
+    os.write(descriptor, json.dumps({"time": now(), "hostname": os.uname().nodename, "pid": os.getpid()}).encode())
+    return descriptor
+
+
+def launcher_of(job: JobDir) -> Launcher:
+    """Whether the launcher of `job` is alive."""
+    try:
+        return Launcher.ALIVE if lock.is_held(job.launcher) else Launcher.GONE
+    except FileNotFoundError:
+        return Launcher.NOT_YET
+
+
 def status_of(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = True) -> Judgement:
     """The status of a job. `ray` is Ray's details of it, None if Ray does not know it (or is not `reachable`)."""
     submitted, ended = job.read_state("submitted"), job.read_state("ended")
@@ -90,27 +142,32 @@ def status_of(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = T
         if ended.get("told_to_stop") and ray is None:
             # Ray cannot say whether a user stopped it or its node went down.
             status = Status.LOST if reachable else Status.UNKNOWN
-            why = causes.FORGOTTEN if reachable else "there is no word from Ray who ended it"
+            why = failure.FORGOTTEN if reachable else "there is no word from Ray who ended it"
             return Judgement(status, f"{ended['reason']}, and {why}", driver_ip)
-        return Judgement(_recorded(ended), str(ended["reason"]), driver_ip, ended.get("cause"))
+        # A failure because a node or the head went away says nothing about the code.
+        failed = Status.LOST if ended.get("head_gone") or ended.get("lost_nodes") else Status.FAILED
+        status = failed if ended["exit_code"] else Status.SUCCEEDED
+        return Judgement(status, str(ended["reason"]), driver_ip, ended.get("cause"))
     # To Ray, a job that was stopped while PENDING stays FAILED (2.60); our own record says that it was stopped.
     if observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED"):
         ray, ray_status = observed, observed["status"]
-    if ray_status in (None, "PENDING", "RUNNING") and (position := _queue_position(job)) is not None:
-        return Judgement(Status.QUEUED, position, driver_ip)
+    is_waiting = not (job.state / "turn").exists() and launcher_of(job) is Launcher.ALIVE
+    if ray_status in (None, "PENDING", "RUNNING") and is_waiting and (queued := job.read_state("queued")) is not None:
+        return Judgement(Status.QUEUED, str(queued["reason"]), driver_ip)
     if ray is not None:
         return _from_ray(str(ray_status), ray, job, driver_ip)
     # If the submitter died before it could record Ray's answer, an observation still proves that Ray had the job.
-    is_known = bool(observed) or job.read_state("started") is not None
-    if submitted is None and not is_known and _is_being_submitted(job):
-        return Judgement(Status.SUBMITTING, "the submitter is at work")
-    if submitted is None and not is_known:
-        return Judgement(Status.NOT_SUBMITTED, "the submitter has not reached Ray, or ended before it did")
-    if submitted is not None and not submitted["accepted"] and not is_known:
-        return Judgement(Status.NOT_SUBMITTED, f"never submitted: {submitted.get('error')}")
+    if not observed and job.read_state("started") is None:
+        if submitted is None:
+            with contextlib.suppress(OSError):  # no such file (yet), or no locks on the file system
+                if lock.is_held(job.submitting):
+                    return Judgement(Status.SUBMITTING, "the submitter is at work")
+            return Judgement(Status.NOT_SUBMITTED, "the submitter has not reached Ray, or ended before it did")
+        if not submitted["accepted"]:
+            return Judgement(Status.NOT_SUBMITTED, f"never submitted: {submitted.get('error')}")
     if not reachable:
         return Judgement(Status.UNKNOWN, "the job recorded no end, and there is no word from Ray", driver_ip)
-    return Judgement(Status.LOST, f"the job recorded no end, and {causes.FORGOTTEN}", driver_ip)
+    return Judgement(Status.LOST, f"the job recorded no end, and {failure.FORGOTTEN}", driver_ip)
 
 
 def status_in_list(job: JobDir, known: Known) -> Judgement:
@@ -119,10 +176,7 @@ def status_in_list(job: JobDir, known: Known) -> Judgement:
 
 
 def status_for_cluster(cluster: str | None, job: JobDir, known: Known) -> Judgement:
-    """The status of a job for a list of `cluster`, which alone was asked: its Ray knows nothing of another cluster's jobs.
-
-    `job` is its newest attempt. Raises OSError and Unreadable.
-    """
+    """The status of a job for a list of `cluster`, whose Ray alone was asked. Raises OSError and Unreadable."""
     theirs = (job.read_config("resolved.json") or {}).get("cluster")
     if cluster is None or theirs in (None, cluster):
         return status_in_list(job, known)
@@ -139,38 +193,21 @@ def submission_of(job: JobDir) -> contextlib.AbstractContextManager[None]:
     return lock.held(job.submitting, f"the submission of {job.ray_id}", _LOCK_SECONDS)
 
 
-def _is_being_submitted(job: JobDir) -> bool:
-    with contextlib.suppress(OSError):  # no such file (yet), or no locks on the file system
-        return lock.is_held(job.submitting)
-    return False
-
-
-def _queue_position(job: JobDir) -> str | None:
-    """The queue position while the job's launcher waits; None for any other job."""
-    queued = job.read_state("queued")
-    if queued is None or (job.state / "turn").exists() or launcher_of(job) is not Launcher.ALIVE:
-        return None
-    return str(queued["reason"])
-
-
-def _recorded(ended: Mapping[str, Any]) -> Status:
-    """The end as the launcher saw it; a failure because a node or the head went away says nothing about the code."""
-    if ended["exit_code"] == 0:
-        return Status.SUCCEEDED
-    return Status.LOST if ended.get("head_gone") or ended.get("lost_nodes") else Status.FAILED
-
-
 def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str | None) -> Judgement:
     message = str(ray.get("message") or "").strip().splitlines() or [""]
     if status == "RUNNING":
         return Judgement(Status.RUNNING, message[-1], driver_ip, debugged=breakpoints.words(job))
     started = job.read_state("started")
-    has_begun = started is not None or launcher_of(job) is not Launcher.NOT_YET or causes.is_supervisor_gone(ray)
+    has_begun = (
+        started is not None
+        or launcher_of(job) is not Launcher.NOT_YET
+        or ray.get("error_type") in failure.SUPERVISOR_GONE
+    )
     if status in ("PENDING", "STOPPED") or (status == "FAILED" and not has_begun):
         return Judgement(Status(status), message[-1], driver_ip)
     # A launcher that lives to see the end records it: without that record, it or its node is gone.
     node = (started or {}).get("node") or (started or {}).get("node_ip")
-    return Judgement(Status.LOST, causes.of_loss(ray, node), driver_ip)
+    return Judgement(Status.LOST, failure.loss_of(ray, node), driver_ip)
 
 
 def _driver_ip(details: Mapping[str, Any] | None) -> str | None:

@@ -2,13 +2,13 @@
 
 import argparse
 import time
+from functools import partial
 
 from verl_regress.base import owner, say
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster import ray_internals
-from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import find, sweep
 from verl_regress.jobs.status import Status, observe
 from verl_regress.jobs.watch import asked
@@ -28,10 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Stop a job, unless it is over. Prints its id and its directory, for the script that ends its leftovers.
 
-    Raises RegressError if it is not over in time.
+    Raises RegressError if it is not over in time, BadInput if it is on another cluster, whose own Ray alone can stop it.
     """
     job = find.asked_for(args)
-    _need_here(job, args.cluster)
+    plan = find.plan_of(job)
+    if args.cluster is not None and plan.get("cluster") not in (None, args.cluster):
+        raise BadInput(
+            f"{job.ray_id} is on the cluster {plan['cluster']}, and CLUSTER_NAME is {args.cluster}: stop it from there "
+            f"({owner.described(plan)})."
+        )
     end(job, args.deadline)
     print(job.ray_id, job.path, sep="\n")
     return 0
@@ -39,56 +44,38 @@ def run(args: argparse.Namespace) -> int:
 
 def end(job: JobDir, deadline: float) -> None:
     """Stop a job and wait until it is over. Raises RegressError if it is not over in time."""
-    api = find.api_of(job)
+    api, cluster = find.api_of(job), find.plan_of(job).get("cluster")
     began = time.monotonic()
     pulse = Pulse(began)
     while (before := asked(job, api)).status is Status.SUBMITTING and time.monotonic() - began < deadline:
         pulse.beat("waiting for the submission to end", time.monotonic())
         time.sleep(_LOOK_EVERY)
     if before.status.exit is not None:
-        _remove_secrets(job)
+        secret_files.forget(job)
+        sweep.attempt(job.root, cluster)
         say.skip(f"{job.ray_id} is over: {before.status.value} ({before.reason})")
         return
     api.stop(job.ray_id)
     began = time.monotonic()
     is_cancelled = False
-    while (now := asked(job, api)).status.exit is None or _has_actors(job, api):
+    # Until all its processes are gone, the next job cannot have the job's resources.
+    while (now := asked(job, api)).status.exit is None or any(row["state"] != "DEAD" for row in api.actors(job.ray_id)):
         waited = time.monotonic() - began
         if now.status is Status.PENDING and waited > _ABOUT_TO_RUN and not is_cancelled:
-            is_cancelled = _cancel(job, api)
+            # Ray will not say that it was stopped, and did not fail.
+            said = {
+                **(api.job(job.ray_id) or {}),
+                "status": "STOPPED",
+                "message": "stopped while it waited for resources",
+            }
+            is_cancelled = ray_internals.end_supervisor(job.ray_id, partial(observe, job, said))
         if waited > deadline:
             raise RegressError(
-                f"{job.ray_id} is still {now.status.value} {deadline:.0f} s after it was asked to stop: see 'make status', and 'make debug JOB={job.ray_id}' for what it still does."
+                f"{job.ray_id} is still {now.status.value} {deadline:.0f} s after it was asked to stop: see 'make status', and "
+                f"'make debug JOB={job.ray_id}' for what it still does."
             )
         pulse.beat(f"waiting for {job.ray_id} to stop ({now.status.value})", time.monotonic())
         time.sleep(_LOOK_EVERY)
-    _remove_secrets(job)
-    say.changed(f"{job.ray_id} was {before.status.value}, is {now.status.value} ({now.reason})")
-
-
-def _need_here(job: JobDir, cluster: str | None) -> None:
-    """Its own Ray alone can stop it: ours would say that it knows no such job. Raises BadInput."""
-    plan = find.plan_of(job)
-    theirs = plan.get("cluster")
-    if cluster is not None and theirs not in (None, cluster):
-        raise BadInput(
-            f"{job.ray_id} is on the cluster {theirs}, and CLUSTER_NAME is {cluster}: stop it from there ({owner.described(plan)})."
-        )
-
-
-def _remove_secrets(job: JobDir) -> None:
-    """Remove its secrets, and what other jobs of its cluster left of theirs."""
     secret_files.forget(job)
-    sweep.attempt(job.root, find.plan_of(job).get("cluster"))
-
-
-def _has_actors(job: JobDir, api: RayApi) -> bool:
-    """Is a process of the job still alive? Until all are gone, the next job cannot have the job's resources."""
-    return any(actor["state"] != "DEAD" for actor in api.actors(job.ray_id))
-
-
-def _cancel(job: JobDir, api: RayApi) -> bool:
-    """End a job that Ray has not started, and record what Ray will not say: that it was stopped, and did not fail."""
-    details = api.job(job.ray_id) or {}
-    said = {**details, "status": "STOPPED", "message": "stopped while it waited for resources"}
-    return ray_internals.end_supervisor(job.ray_id, lambda: observe(job, said))
+    sweep.attempt(job.root, cluster)
+    say.changed(f"{job.ray_id} was {before.status.value}, is {now.status.value} ({now.reason})")

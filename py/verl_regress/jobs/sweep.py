@@ -1,8 +1,4 @@
-"""Removes the secrets of jobs that are over.
-
-Most are removed by their job's launcher. What a killed node left is removed here: `make up`, `stop`, `wait` and `gc` sweep. Commands that
-only read remove nothing.
-"""
+"""Removes the secrets of jobs that are over and whose launcher could not, as on a killed node: `make up`, `stop`, `wait` and `gc` sweep."""
 
 import argparse
 
@@ -20,8 +16,7 @@ from verl_regress.secrets.secret_files import is_held, opened
 def sweep(root: SharedRoot, cluster: str, api: RayApi) -> None:
     """Remove the secrets of every job of this cluster that is over, and say so. Raises Unreachable.
 
-    Secrets that a job's launcher or submitter holds are kept. The locks are checked before Ray is asked: by then, a job
-    without a lock is known to Ray, or never will be.
+    The locks are checked before Ray is asked: by then, a job without a lock is known to Ray, or never will be.
     """
     with opened(root, cluster) as directory:
         files = [file for file in sorted(directory.iterdir()) if not is_held(file)] if directory is not None else []
@@ -34,23 +29,17 @@ def sweep(root: SharedRoot, cluster: str, api: RayApi) -> None:
 
 
 def attempt(root: SharedRoot, cluster: str | None) -> None:
-    """`sweep` as part of another command: if the head's Ray does not answer, a later command sweeps.
-
-    `cluster` is None for a job whose submitter died before it wrote its plan.
-    """
-    if cluster is None:
+    """`sweep` as part of another command: if the head's Ray does not answer, a later command sweeps."""
+    if cluster is None:  # its submitter died before it wrote its plan
         return
     try:
         sweep(root, cluster, RayApi(nodes.ADDRESS))
-    except RegressError as error:
-        say.info(f"The secrets of lost jobs were not removed: {error}")
-    except OSError as error:  # they are another user's
-        say.info(f"The secrets of lost jobs were not removed: {unreadable(root.secrets / cluster, error)}")
+    except (RegressError, OSError) as error:  # they are another user's
+        why = unreadable(root.secrets / cluster, error) if isinstance(error, OSError) else error
+        say.info(f"The secrets of lost jobs were not removed: {why}")
 
 
-def add_await_arguments(parser: argparse.ArgumentParser) -> None:
-    """As `cluster.nodes` declares them."""
-    nodes.add_await_arguments(parser)
+add_await_arguments = nodes.add_await_arguments
 
 
 def run_await(args: argparse.Namespace) -> int:

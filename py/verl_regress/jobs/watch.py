@@ -5,16 +5,15 @@ import os
 import select
 import threading
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from verl_regress.base import say
 from verl_regress.base.errors import Exit
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
-from verl_regress.cluster.ray_api import Node, RayApi, Unreachable
-from verl_regress.jobs import checkpoints, debug, failure, find, progress, stacks, sweep
-from verl_regress.jobs.launcher_lock import Launcher, launcher_of
-from verl_regress.jobs.status import Judgement, Status, observe, status_of
+from verl_regress.cluster.ray_api import RayApi, Unreachable
+from verl_regress.jobs import checkpoints, debug, failure, find, progress, sweep
+from verl_regress.jobs.status import Judgement, Launcher, Status, launcher_of, observe, status_of
 from verl_regress.secrets import secret_files
 
 _LOOK_EVERY = 1.0  # seconds between two checks of the job
@@ -27,8 +26,7 @@ _BEFORE_IT_RUNS = {
 }
 
 
-@dataclass(frozen=True)
-class Deadlines:
+class Deadlines(NamedTuple):
     """How many seconds a job may be PENDING, run without a first step, make no new step, and how many Ray may not answer."""
 
     pending: float
@@ -54,9 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Follow a job that was submitted before, from any terminal. Its exit status is also the last line on stdout.
-
-    With that line a remote caller can tell a result from a lost connection. An attached one first gets the job's id.
+    """Follow a job from any terminal. Its exit status is also the last line on stdout, by which a remote caller can tell it from a lost
+    connection. An attached one first gets the job's id.
     """
     job = find.asked_for(args)
     if args.attached:
@@ -69,30 +66,21 @@ def run(args: argparse.Namespace) -> int:
 
 def follow_to_the_end(job: JobDir, deadlines: Deadlines) -> Exit:
     """Follow a job whose submission may not be over yet; returns how it ended."""
-    _await_plan(job)
+    before = None  # a submission that looks dead is checked twice, as in `follow`
+    while job.read_config("resolved.json") is None:
+        now = status_of(job, None, reachable=False).status
+        if now is not Status.SUBMITTING and now is before:
+            break
+        before = now
+        time.sleep(_LOOK_EVERY)
     end = follow(job, find.api_of(job), deadlines)
     sweep.attempt(job.root, find.plan_of(job).get("cluster"))
     return end
 
 
-def _await_plan(job: JobDir) -> None:
-    """Wait for the plan of a submission in progress; one that looks dead is checked twice, as in `follow`."""
-    before = None
-    while job.read_config("resolved.json") is None:
-        now = status_of(job, None, reachable=False).status
-        if now is not Status.SUBMITTING and now is before:
-            return
-        before = now
-        time.sleep(_LOOK_EVERY)
-
-
 def leave_with_the_listener(busy: threading.Lock, silence: float | None = None) -> None:
-    """End this process when stdin ends: no engine tells a command in a container that its terminal is gone.
-
-    Also after so many seconds of `silence`, without a byte from it (None: never), because a network may die without a word. A caller
-    that is still there starts another process.
-
-    If `busy` is held then, what holds it may take a few seconds to finish; nobody gets it after that.
+    """End this process when stdin ends, because no engine tells a command in a container that its terminal is gone; or after some seconds
+    of `silence` (None: never), because a network may die without a word. What holds `busy` may take a few seconds to finish first.
     """
 
     def leave() -> None:
@@ -108,28 +96,43 @@ def leave_with_the_listener(busy: threading.Lock, silence: float | None = None) 
 
 
 def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
-    """Print each status change and each step until the job ends or a deadline passes; returns how it ended.
-
-    Ray's own log tail may end while the job runs, and its command exits 0 for a stopped job (2.60): only `status_of`
-    decides here whether the job is over.
-    """
-    life, clocks = _ProgressSigns(job), _DeadlineClocks(deadlines)
+    """Print each status change and each step until the job ends or a deadline passes; returns how it ended."""
+    signs = _ProgressSigns(job)
+    answered = moved = time.monotonic()
     before: Judgement | None = None
+    known: Status | None = None  # the last status while Ray answered: an outage is no progress
     while True:
-        now, is_reachable = _look(job, api)
+        clock = time.monotonic()
+        try:
+            now, answered = asked(job, api), clock
+        except Unreachable:
+            now = status_of(job, None, reachable=False)
         _show_change(job, before, now)
         # A job that waits for a person is not stalled; it keeps its slot.
-        has_moved = life.has_moved() or now.debugged is not None
-        clocks.note(now.status, is_reachable=is_reachable, has_moved=has_moved)
-        life.show(now)
+        if signs.has_moved() or now.debugged is not None or now.status not in (Status.UNKNOWN, known):
+            moved = clock
+        known = known if now.status is Status.UNKNOWN else now.status
+        signs.show(now)
         # The files and Ray's answer are not of the same moment: a submission may have finished in between.
         is_certain = now.status not in (Status.NOT_SUBMITTED, Status.LOST) or now == before
         if (end := now.status.exit) is not None and is_certain:
-            _conclude(job, api, now, end)
+            moment = now.status.value.lower()
+            # Its launcher, which makes the bundles, never ran or is gone. A second one would add nothing.
+            has_no_bundle = job.read_state("ended") is None and not any(job.debug.glob(f"*-{moment}"))
+            if has_no_bundle and end in (Exit.JOB_FAILED, Exit.LOST):
+                debug.attempt(job, api.address, moment, logs=True)
+            secret_files.forget(job)
+            summarise(job, now)
             return end
-        if (missed := clocks.missed(now.status, is_starting=life.is_starting)) is not None:
-            _report_missed(job, api, deadlines, missed, life)
-            return missed
+        without_step = deadlines.start if signs.is_starting else deadlines.stall
+        if clock - answered > deadlines.unreachable:
+            seconds = f"{deadlines.unreachable:.0f} s (UNREACHABLE_TIMEOUT)"
+            say.error(f"Ray has not answered for {seconds}: the job may run on; see 'make status'.")
+            return Exit.UNREACHABLE
+        if now.status is Status.PENDING and clock - moved > deadlines.pending:
+            return _report_not_schedulable(job, api, deadlines)
+        if now.status is Status.RUNNING and clock - moved > without_step:
+            return _report_stalled(job, api, deadlines, signs)
         before = now
         time.sleep(_LOOK_EVERY)
 
@@ -139,14 +142,6 @@ def asked(job: JobDir, api: RayApi) -> Judgement:
     details = api.job(job.ray_id)
     observe(job, details)
     return status_of(job, details)
-
-
-def _look(job: JobDir, api: RayApi) -> tuple[Judgement, bool]:
-    """The job's status, and whether Ray answers."""
-    try:
-        return asked(job, api), True
-    except Unreachable:
-        return status_of(job, None, reachable=False), False
 
 
 def _show_change(job: JobDir, before: Judgement | None, now: Judgement) -> None:
@@ -160,67 +155,29 @@ def _show_change(job: JobDir, before: Judgement | None, now: Judgement) -> None:
         say.info(f"{job.ray_id} has left the breakpoint and continues")
 
 
-class _DeadlineClocks:
-    """Since when Ray has not answered, since when the job has made no progress, and whether that is too long."""
-
-    def __init__(self, deadlines: Deadlines) -> None:
-        self._deadlines = deadlines
-        self._answered = self._moved = time.monotonic()
-        self._known: Status | None = None  # the last one while Ray answered: an outage is no progress
-
-    def note(self, status: Status, *, is_reachable: bool, has_moved: bool) -> None:
-        """Restart the clock of answers; for a new status, or if the job `has_moved`, also the clock of progress."""
-        now = time.monotonic()
-        if is_reachable:
-            self._answered = now
-        if has_moved or status not in (Status.UNKNOWN, self._known):
-            self._moved = now
-        if status is not Status.UNKNOWN:
-            self._known = status
-
-    def missed(self, status: Status, *, is_starting: bool) -> Exit | None:
-        """The deadline that has passed, as an exit status; None if there is none."""
-        now = time.monotonic()
-        without_step = self._deadlines.start if is_starting else self._deadlines.stall
-        if now - self._answered > self._deadlines.unreachable:
-            return Exit.UNREACHABLE
-        if status is Status.PENDING and now - self._moved > self._deadlines.pending:
-            return Exit.NOT_SCHEDULABLE
-        if status is Status.RUNNING and now - self._moved > without_step:
-            return Exit.STALLED
-        return None
+def _report_not_schedulable(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
+    debug.attempt(job, api.address, "not-schedulable")
+    plan = find.plan_of(job)
+    wanted = {"CPU": plan["entrypoint_num_cpus"], **plan["entrypoint_resources"]}
+    has = {node.name: {key: node.resources.get(key, 0) for key in wanted} for node in api.nodes() if node.alive}
+    say.error(
+        f"{job.ray_id} got no resources in {deadlines.pending:.0f} s (PENDING_TIMEOUT): it asked for {wanted}, the nodes have {has}; wait "
+        "for room, or ask for less (resources)."
+    )
+    return Exit.NOT_SCHEDULABLE
 
 
-def _conclude(job: JobDir, api: RayApi, judgement: Judgement, end: Exit) -> None:
-    """What is left to do for a job that is over, and its summary."""
-    if end in (Exit.JOB_FAILED, Exit.LOST) and job.read_state("ended") is None:
-        # The launcher, which makes the bundles, never ran or is gone.
-        moment = judgement.status.value.lower()
-        if not any(job.debug.glob(f"*-{moment}")):  # a later one would add nothing
-            debug.attempt(job, api.address, moment, logs=True)
-    secret_files.forget(job)
-    summarise(job, judgement)
-
-
-def _report_missed(job: JobDir, api: RayApi, deadlines: Deadlines, missed: Exit, life: "_ProgressSigns") -> None:
-    """Say which deadline the job missed, with a debug bundle if Ray answers."""
-    if missed is Exit.UNREACHABLE:
-        say.error(
-            f"Ray has not answered for {deadlines.unreachable:.0f} s (UNREACHABLE_TIMEOUT): the job may run on; see 'make status'."
-        )
-    elif missed is Exit.NOT_SCHEDULABLE:
-        debug.attempt(job, api.address, "not-schedulable")
-        say.error(_not_schedulable(job, api.nodes(), deadlines.pending))
-    else:
-        bundle = debug.attempt(job, api.address, "stalled", logs=True)
-        doing = (stacks.words(job, bundle) if bundle else None) or life.doing
-        since = f"{life.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {life.step}"
-        if life.is_starting:
-            since = f"made no first step in {deadlines.start:.0f} s (START_TIMEOUT)"
-        say.error(
-            f"{job.ray_id} has {since}, while {doing}: it still runs and holds its slot: read 'make logs JOB={job.ray_id}' and "
-            f"{bundle or job.debug}, or end it with 'make stop JOB={job.ray_id}'."
-        )
+def _report_stalled(job: JobDir, api: RayApi, deadlines: Deadlines, signs: "_ProgressSigns") -> Exit:
+    bundle = debug.attempt(job, api.address, "stalled", logs=True)
+    doing = (debug.activity(job, bundle) if bundle else None) or signs.doing
+    since = f"{signs.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {signs.step}"
+    if signs.is_starting:
+        since = f"made no first step in {deadlines.start:.0f} s (START_TIMEOUT)"
+    say.error(
+        f"{job.ray_id} has {since}, while {doing}: it still runs and holds its slot: read 'make logs JOB={job.ray_id}' and "
+        f"{bundle or job.debug}, or end it with 'make stop JOB={job.ray_id}'."
+    )
+    return Exit.STALLED
 
 
 class _ProgressSigns:
@@ -228,9 +185,11 @@ class _ProgressSigns:
 
     def __init__(self, job: JobDir) -> None:
         self._job, self._metrics = job, progress.Tail(job.metrics)
-        self._writes_steps, self.lacks = progress.writes_file(job), "made no new step"
-        if not self._writes_steps:
-            self.lacks = f"written nothing (its trainer.logger={progress.loggers(job)} writes no steps here)"
+        logger = progress.logger_without_file(job)
+        self._writes_steps = logger is None
+        self.lacks = (
+            f"written nothing (its trainer.logger={logger} writes no steps here)" if logger else "made no new step"
+        )
         self.step: int = progress.parent_of(job)["step"]  # the last one seen
         self.doing = ""  # in words
         self._total: int | None = None
@@ -271,7 +230,7 @@ class _ProgressSigns:
 
 
 def doing(job: JobDir, status: Status, step: int | None, total: int | None) -> str | None:
-    """What it is doing; None if it is over. `step` is the last recorded one, None if the job records none, `total` how many it announced."""
+    """What it is doing; None if it is over. `step` is the last recorded one, None if the job records none; it announced `total`."""
     if status is not Status.RUNNING:
         return _BEFORE_IT_RUNS.get(status)
     if job.read_state("ended") is not None:
@@ -283,16 +242,18 @@ def doing(job: JobDir, status: Status, step: int | None, total: int | None) -> s
         return "training"
     if not step:
         return "starting the trainer, or in its first step"
-    if total is None:
-        return f"working on step {step + 1}"
-    return f"working on step {step + 1} of {total}" if step < total else "finishing after the last step"
+    if total is not None and step >= total:
+        return "finishing after the last step"
+    return f"working on step {step + 1}{f' of {total}' if total else ''}"
 
 
 def summarise(job: JobDir, judgement: Judgement) -> None:
     """The facts of a finished job, each from where it was recorded."""
     for line in progress.log_lines(job, "MVP_PRECHECK_"):
         say.quote(line)
-    kept = ", ".join(f"checkpoints/{name}" for name in checkpoints.names(job)) or checkpoints.why_none(job)
+    collected = job.read_state("collected")  # verl_regress.store.retention
+    none = f"no checkpoint any more ('make gc' removed them at {collected['time']})" if collected else "no checkpoint"
+    kept = ", ".join(f"checkpoints/{name}" for name in checkpoints.names(job)) or none
     driver_ip = judgement.driver_ip or "none was seen (Ray was not asked in time, or the driver never called ray.init)"
     say.info(f"driver_info.node_ip_address: {driver_ip}")
     say.info(f"{progress.taken(job)}, {kept}")
@@ -303,29 +264,18 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     say.info(f"outputs: {job.path}")
     sentence = f"{job.ray_id} {judgement.status.value} ({judgement.reason or 'no reason was given'})"
     if judgement.status is Status.SUCCEEDED:
-        _warn_of_missing_steps(job)
+        # verl's exit status is 0 if its data ends before the steps do (0.9.1, SFT), or if its metrics could not be written.
+        step, total = progress.last_step(job), progress.total_steps(job)
+        if step is not None and total is not None and step < total:
+            say.warn(
+                f"{job.ray_id} recorded {step} of the {total} steps that the trainer announced: its epochs have fewer steps (raise "
+                f"trainer.total_epochs), or metrics could not be written (is the disk full?): read 'make logs JOB={job.ray_id}'."
+            )
         say.ok(sentence)
     else:
         say.error(f"{sentence}: read 'make logs JOB={job.ray_id}'.")
     if judgement.status in (Status.FAILED, Status.LOST):
-        if judgement.cause is not None and judgement.cause.get("hint") is not None:
-            say.info(f"hint: {judgement.cause['hint']}")
+        if hint := (judgement.cause or {}).get("hint"):
+            say.info(f"hint: {hint}")
         for line in failure.shown(job):
             say.info(f"| {line}")
-
-
-def _warn_of_missing_steps(job: JobDir) -> None:
-    """verl's exit status is 0 if its data ends before the steps do (0.9.1, SFT), or if its metrics could not be written."""
-    step, total = progress.last_step(job), progress.total_steps(job)
-    if step is not None and total is not None and step < total:
-        say.warn(
-            f"{job.ray_id} recorded {step} of the {total} steps that the trainer announced: its epochs have fewer steps (raise "
-            f"trainer.total_epochs), or metrics could not be written (is the disk full?): read 'make logs JOB={job.ray_id}'."
-        )
-
-
-def _not_schedulable(job: JobDir, nodes: list[Node], seconds: float) -> str:
-    plan = find.plan_of(job)
-    asked = {"CPU": plan["entrypoint_num_cpus"], **plan["entrypoint_resources"]}
-    has = {node.name: {key: node.resources.get(key, 0) for key in asked} for node in nodes if node.alive}
-    return f"{job.ray_id} got no resources in {seconds:.0f} s (PENDING_TIMEOUT): it asked for {asked}, the nodes have {has}; wait for room, or ask for less (resources)."

@@ -16,7 +16,7 @@ from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import nodes, ray_internals
 from verl_regress.cluster.ray_api import Node, RayApi, accepts, seen_from_here, silent
-from verl_regress.jobs import causes, memory_records, progress
+from verl_regress.jobs import failure, memory_records, progress
 
 PROBE_BYTES = 2**20  # a full disk may still take less, but not a checkpoint
 _ASK_SECONDS = 4.0  # for Ray's answer about its nodes
@@ -28,10 +28,7 @@ _BY_NEITHER = "neither by verl-regress nor by the kernel for lack of memory"
 
 
 class Watch:
-    """Ends a trainer that would wait forever for a node that died; `lost` has the nodes then. A daemon thread, until `stop`.
-
-    verl 0.9.1's V1 trainer waits for rollouts that ran on such a node: nothing in the job fails, and it makes no more steps.
-    """
+    """Ends a trainer that would wait forever for a node that died, as verl 0.9.1's V1 trainer; `lost` has the nodes then."""
 
     def __init__(self, job: JobDir, trainer: subprocess.Popen[bytes]) -> None:
         self._job, self._trainer = job, trainer
@@ -45,35 +42,27 @@ class Watch:
 
     def _run(self) -> None:
         step, moved, lost_since = progress.last_step(self._job), time.monotonic(), None
+        gcs, pid = os.environ.get("RAY_ADDRESS", ""), self._trainer.pid
         while not self._is_over.wait(_CHECK_EVERY):
             last, now = progress.last_step(self._job), time.monotonic()
             if last != step:
                 step, moved, lost_since = last, now, None
             if now - moved < _QUIET:
                 continue
-            lost = self._lost_nodes()
+            lost: list[str] = []
+            with contextlib.suppress(RegressError):
+                lost = ray_internals.nodes_lost_from_gcs(gcs, nodes.own_address(), pid, _TASK_SECONDS)
             # An answer without a node, such as from a head that was just restarted, is no reason to end a trainer.
             lost_since = (lost_since or now) if lost else None
             if lost_since is not None and now - lost_since >= _PATIENCE and self._trainer.poll() is None:
                 self.lost = tuple(lost)
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._trainer.pid, signal.SIGKILL)
+                    os.killpg(pid, signal.SIGKILL)
                 return
-
-    def _lost_nodes(self) -> list[str]:
-        """The nodes that actors of the trainer died with, as `worker-0 (10.0.0.2)`; none if Ray does not say."""
-        with contextlib.suppress(RegressError):
-            return ray_internals.nodes_lost_from_gcs(
-                os.environ.get("RAY_ADDRESS", ""), nodes.own_address(), self._trainer.pid, _TASK_SECONDS
-            )
-        return []
 
 
 def of_failure(job: JobDir, plan: Mapping[str, Any], reason: str, *, told_to_stop: bool) -> dict[str, Any]:
-    """What `state/ended` records in addition to, or instead of, the trainer's own `reason`: reason, head_gone, lost_nodes.
-
-    The job's disk is full, Ray's head has gone or forgot the job, it lost a node, or one of its processes was killed.
-    """
+    """What `state/ended` records in addition to, or instead of, the trainer's own `reason`: reason, head_gone, lost_nodes."""
     if (problem := _disk_problem(job)) is not None:
         return {"reason": f"{reason}, and nothing can be written to {job.path} ({problem}): free some space there"}
     gcs = os.environ.get("RAY_ADDRESS", "")
@@ -87,7 +76,7 @@ def of_failure(job: JobDir, plan: Mapping[str, Any], reason: str, *, told_to_sto
         # A new head's dashboard starts to answer long after its GCS has ended the old raylets, and the trainer with them.
         is_submitted = address and (job.read_state("submitted") or {}).get("accepted")
         if is_submitted and not ray_internals.is_job_in_gcs(gcs, job.ray_id, _TASK_SECONDS):
-            return {"reason": f"{reason}, and {causes.FORGOTTEN}", "head_gone": True}
+            return {"reason": f"{reason}, and {failure.FORGOTTEN}", "head_gone": True}
         lost_nodes, words = losses_of(job, (api.job(job.ray_id) or {}).get("job_id"), api)
     except RegressError as error:  # with hosts over ssh, the dashboard listens on the head alone
         say.info(f"cannot tell whether a node or a process was lost: {error}")
@@ -99,10 +88,7 @@ def _disk_problem(job: JobDir) -> str | None:
     """Why the job's directory cannot be written (a full disk, a spent quota), or None."""
     probe = job.state / f".probe.{os.getpid()}"
     try:
-        with probe.open("wb") as file:
-            file.write(bytes(PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
+        probe.write_bytes(bytes(PROBE_BYTES))
     except OSError as error:
         return error.strerror
     finally:
@@ -113,8 +99,7 @@ def _disk_problem(job: JobDir) -> str | None:
 def losses_of(job: JobDir, job_id: str | None, api: RayApi) -> tuple[tuple[str, ...], str]:
     """Why a trainer has just failed: the nodes that the job lost, as `worker-0 (10.0.0.2)`, and words to add to the reason.
 
-    `job_id` is Ray's number of it. Ray notices after half a minute that a node is gone, the trainer within seconds: so each node is
-    asked directly. One that is only paused or busy still accepts a connection. Raises Unreachable.
+    Each node is asked directly, because Ray notices after half a minute that one is gone. Raises Unreachable.
     """
     actors = api.actors_of(job_id)
     used = {actor["node_id"] for actor in actors}
@@ -123,36 +108,28 @@ def losses_of(job: JobDir, job_id: str | None, api: RayApi) -> tuple[tuple[str, 
     if lost:
         how = {node: "did not answer any more" if alive else "had been given up by Ray" for node, alive in lost.items()}
         return tuple(sorted(lost)), f", when {' and '.join(f'{node} {how[node]}' for node in sorted(lost))}"
-    for actor in actors if raylets else ():
-        if (oom := (actor.get("death_cause") or {}).get("oom_context")) is not None:
-            by_ray = f"Ray's memory monitor killed its {_class_of(actor)} on {_node_of(actor, raylets)}"
-            return (), f", after {by_ray}{causes.memory(oom.get('error_message'))}"
-    for actor in actors if raylets else ():  # the peers of one that was killed abort
-        if _has_crashed(actor):
-            return (), _of_crash(job, actor, raylets)
+    deaths = [(actor, actor.get("death_cause") or {}) for actor in actors] if raylets else []
+    for actor, death in deaths:
+        if (oom := death.get("oom_context")) is not None:
+            node = raylets[actor["node_id"]].name if actor["node_id"] in raylets else "a node"
+            who = f"{str(actor['class_name']).rpartition('.')[2]} on {node}"
+            return (), f", after Ray's memory monitor killed its {who}{failure.memory(oom.get('error_message'))}"
+    for actor, death in deaths:  # the peers of one that was killed abort
+        died = death.get("actor_died_error_context") or {}
+        # Not one that ended with the trainer, was ended by it, or failed itself.
+        if died.get("reason") == "WORKER_DIED" and "Worker exit type: SYSTEM_ERROR" in str(died.get("error_message")):
+            return (), _of_crash(job, actor, raylets.get(actor["node_id"]))
     return (), ""
 
 
-def _class_of(actor: Mapping[str, Any]) -> str:
-    return str(actor["class_name"]).rpartition(".")[2]
-
-
-def _node_of(actor: Mapping[str, Any], raylets: Mapping[str, Node]) -> str:
-    return raylets[actor["node_id"]].name if actor.get("node_id") in raylets else "a node"
-
-
-def _has_crashed(actor: Mapping[str, Any]) -> bool:
-    """Did its process end by itself or by a signal? Not if it ended with the trainer, was ended by it, or failed itself."""
-    died = (actor.get("death_cause") or {}).get("actor_died_error_context") or {}
-    return died.get("reason") == "WORKER_DIED" and "Worker exit type: SYSTEM_ERROR" in str(died.get("error_message"))
-
-
-def _of_crash(job: JobDir, actor: Mapping[str, Any], raylets: Mapping[str, Node]) -> str:
-    raylet, process = raylets.get(actor["node_id"]), f"{_class_of(actor)} (process {actor.get('pid')})"
-    node, counted = _node_of(actor, raylets), None
-    if raylet is not None:
+def _of_crash(job: JobDir, actor: Mapping[str, Any], raylet: Node | None) -> str:
+    process = f"{str(actor['class_name']).rpartition('.')[2]} (process {actor.get('pid')})"
+    node, counted, gcs = raylet.name if raylet else "a node", None, os.environ.get("RAY_ADDRESS", "")
+    if raylet is not None and raylet.address == nodes.own_address():
+        counted = node_memory.counters()
+    elif raylet is not None:
         with contextlib.suppress(RegressError):
-            counted = _counters_of(raylet)
+            counted = ray_internals.node_memory(gcs, raylet.node_id, _TASK_SECONDS)
     has_killed = _has_killed(job, counted)
     if counted is not None and has_killed:
         return f", out of memory: the kernel of {node} killed its {process}{_sizes(job, counted, actor.get('pid'))}"
@@ -170,13 +147,6 @@ def of_sigkill(job: JobDir, pid: int) -> str:
     return f", sent {_BY_NEITHER}" if has_killed is False else ", which verl-regress did not send"
 
 
-def _counters_of(raylet: Node) -> dict[str, Any]:
-    """What the kernel of that node counts now. Raises RegressError."""
-    if raylet.address == nodes.own_address():
-        return node_memory.counters()
-    return ray_internals.node_memory(os.environ.get("RAY_ADDRESS", ""), raylet.node_id, _TASK_SECONDS)
-
-
 def _has_killed(job: JobDir, counted: Mapping[str, Any] | None) -> bool | None:
     """Has the kernel of a process's node killed something there for lack of memory since the job began? None if that is not known."""
     if counted is None or counted["kills"] is None:
@@ -192,7 +162,7 @@ def _has_killed(job: JobDir, counted: Mapping[str, Any] | None) -> bool | None:
 def _sizes(job: JobDir, counted: Mapping[str, Any], pid: int | None) -> str:
     """` (limit 1.50 GiB, …)`, as far as they are known."""
     own = None
-    with contextlib.suppress(OSError, Unreadable):
+    with contextlib.suppress(OSError):
         own = memory_records.parse(read_text(job.state / "memory" / f"{counted['hostname']}-{pid}.txt"))
     known = {"limit": counted["limit"], "peak": counted["peak"], "of which the process had": own and max(own.sizes)}
     shown = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in known.items() if size is not None)

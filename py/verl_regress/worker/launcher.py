@@ -1,7 +1,5 @@
 """The Ray entrypoint of every job: waits in the queue, starts verl as a child, lets it train once it has proved its code,
 copies its output to both logs, checks what every process loaded, records the end.
-
-It reads its plan from the job directory, so that no part of it ever passes through a shell.
 """
 
 import argparse
@@ -16,9 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,29 +24,24 @@ from verl_regress.base.errors import RegressError, last_line
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import JOB_UIDS, need, of_job
 from verl_regress.cluster import nodes
-from verl_regress.jobs import causes, debug, failure, find, hints, launcher_lock
+from verl_regress.jobs import debug, failure, find, hints
+from verl_regress.jobs.status import LaunchedBefore, hold_launcher_lock
 from verl_regress.secrets import secret_files
 from verl_regress.store import snapshot
 from verl_regress.store.hashes import Hashes
 from verl_regress.worker import aftermath, loaded_code, queue
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_HOOKS = Path(__file__).parents[2] / "hooks"
 
 
 class Tee:
-    """Writes bytes as they come to our stdout (Ray's log) and to the driver's log on the shared storage.
-
-    The job's secrets are replaced by their names. If one log cannot be written, the other still is.
-    """
+    """Writes bytes to our stdout (Ray's log) and to the driver's log, without the job's secrets; if one cannot be written, to the other."""
 
     def __init__(self, log: int) -> None:
-        self._log = log
-        self._redactor = Redactor({})
+        self._log, self._redactor = log, Redactor({})
 
     def hide(self, secrets: Mapping[str, str]) -> None:
-        """Replace these values by their names from now on; a complete line is never held back for that."""
+        """Replace these values by their names from now on."""
         self._redactor = Redactor(secrets)
 
     def write(self, chunk: bytes) -> None:
@@ -85,16 +76,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the job to its end; returns verl's exit status, or 1 if a process ran other code than requested."""
+    """Run the job to its end; returns verl's exit status, or 1 if a process ran other code than requested.
+
+    Raises RegressError if another user put the plan, or a directory that leads to it, in the place of the submitter's.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # blocked until a handler can act on it
     job = JobDir(args.job_dir)
-    plan = _own_plan(job)
+    if JOB_UIDS in os.environ:  # Ray carries who submitted the job; something else that launches it (KubeRay) does not
+        parents = [job.first.path, job.path.parent] if job.attempt > 1 else []
+        for place in (*parents, job.path, job.config / "resolved.json"):
+            need(place, str(place), "and submit the job again", of_job(), alone=True)
+    plan = find.plan_of(job)
     with job.driver_log.open("ab", buffering=0) as log:
         tee = Tee(log.fileno())
         try:
-            launcher_lock.hold(job)
+            hold_launcher_lock(job)
             tee.hide(secret_files.hold())
-        except launcher_lock.LaunchedBefore:
+        except LaunchedBefore:
             raise  # the files in this directory belong to the other launcher
         except RegressError as error:
             return _fail(job, plan, tee, error)
@@ -106,47 +104,33 @@ def run(args: argparse.Namespace) -> int:
             queue.leave(job, plan["cluster"])
 
 
-def _own_plan(job: JobDir) -> dict[str, Any]:
-    """The job's plan. Raises RegressError if another user put the plan, or a directory that leads to it, in the place of the submitter's.
-
-    Whoever owns `jobs/` can do so. Ray carries who submitted the job; something else that launches it (KubeRay) does not.
-    """
-    if JOB_UIDS not in os.environ:
-        return find.plan_of(job)
-    parents = [job.first.path, job.path.parent] if job.attempt > 1 else []
-    for place in (*parents, job.path, job.config / "resolved.json"):
-        need(place, str(place), "and submit the job again", of_job(), alone=True)
-    return find.plan_of(job)
-
-
 def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     """From waiting in the queue to the record of the end."""
     waits_for, trainer = "a slot", None
     try:
         with _stoppable():
-            _need_submission(job)
-            queue.wait(job, plan, partial(_record_position, job, tee))
+            _await_turn(job, plan, tee)
             waits_for = "the proof of its code"
             check_paths(plan)
             check_code(job, plan)
             check_inputs(job, plan, tee)
         trainer = _Trainer(plan["argv"], job)
         with _stoppable():
-            imported = prove_code(Path(plan["code_path"]), plan["code_id"], trainer, tee)
+            imported = trainer.prove_code(Path(plan["code_path"]), plan["code_id"], tee)
     except (RegressError, OSError, _Stopped) as error:
         if trainer is not None:
             trainer.kill(tee)
         if not isinstance(error, _Stopped):
             return _fail(job, plan, tee, error)
         reason = f"stopped while it waited for {waits_for}"
-        job.write_state("ended", {"exit_code": -error.number, "reason": reason, "told_to_stop": True})
-        return 128 + error.number
+        job.write_state("ended", {"exit_code": -error.args[0], "reason": reason, "told_to_stop": True})
+        return 128 + int(error.args[0])
     here = {"node": nodes.own_name(), "node_ip": nodes.own_address(), "hostname": socket.gethostname()}
     job.write_state("started", {**here, "pid": os.getpid(), **imported})
-    running = threading.Thread(target=debug.attempt, args=(job, plan["address"], "running"), daemon=True).start
-    code, told_to_stop, lost_nodes = _train(trainer, job, tee, running)
+    threading.Thread(target=debug.attempt, args=(job, plan["address"], "running"), daemon=True).start()
+    code, told_to_stop, lost_nodes = _train(trainer, job, tee)
     tee.end()
-    reason, is_trainers = f"the trainer {causes.ending(code)}", code != 0 and not lost_nodes
+    reason, is_trainers = f"the trainer {failure.ending(code)}", code != 0 and not lost_nodes
     if lost_nodes:
         reason = f"the trainer waited for {' and '.join(lost_nodes)}, which Ray had given up, and was ended"
         tee.line(f"verl-regress: {reason}")
@@ -184,19 +168,12 @@ def _fail(job: JobDir, plan: Mapping[str, Any], tee: Tee, error: RegressError | 
 
 
 class _Stopped(BaseException):
-    """A signal came before there was a trainer to forward it to."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    """This signal came before there was a trainer to forward it to."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """In this block a signal that asks us to stop raises _Stopped, once; one that came earlier does so at once.
-
-    Outside, signals are blocked, so that none ends the launcher before `state/ended` is written.
-    """
+    """In this block a signal that asks us to stop raises _Stopped, once; outside, none ends the launcher before its end is recorded."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         for each in _STOPPING:
@@ -212,35 +189,32 @@ def _stoppable() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
 
 
-def _need_submission(job: JobDir) -> None:
-    """Raise RegressError if the submission was reported as failed (Ray did not answer): that must stay true."""
+def _await_turn(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> None:
+    """Wait in the queue. Raises RegressError if the submission was reported as failed (Ray did not answer): that must stay true."""
     submitted = job.read_state("submitted")
     if submitted is not None and not submitted["accepted"]:
         raise RegressError(
             f"{job.ray_id} is marked as never submitted ({submitted['error']}), but Ray got it later: submit it again."
         )
 
+    def record(position: str) -> None:
+        if job.read_state("queued") is None:
+            tee.line(f"verl-regress: waits for a slot, {position}")
+        job.write_state("queued", {"reason": position})
 
-def _record_position(job: JobDir, tee: Tee, position: str) -> None:
-    """Record the queue position for the status, and log it the first time."""
-    if job.read_state("queued") is None:
-        tee.line(f"verl-regress: waits for a slot, {position}")
-    job.write_state("queued", {"reason": position})
+    queue.wait(job, plan, record)
 
 
 def check_paths(plan: Mapping[str, Any]) -> None:
-    """Raise RegressError if a path of the plan now leads out of the shared root, or if another user can now change an input, a folder
-    on PYTHONPATH, or a cache of models: the job may have waited for hours since the submission checked them.
-    """
+    """Raise RegressError if a path of the plan leads out of the shared root by now, or if another user can change one by now."""
     root = SharedRoot(Path(plan["shared_root"]))
     cure, trusted = "and submit the job again", plan.get("trusted_uids")
-    inputs = plan.get("inputs") or ()
-    inside = [(each["named"], each["path"]) for each in inputs if not each["outside"]]
-    for named, given in ((f"code_path={plan['code_path']}", plan["code_path"]), *inside):
-        escape = root.escape_of(Path(given))
+    code = {"named": f"code_path={plan['code_path']}", "path": plan["code_path"], "outside": False}
+    for each in (code, *(plan.get("inputs") or ())):
+        escape = None if each["outside"] else root.escape_of(Path(each["path"]))
         if escape is not None:
-            raise RegressError(f"{named} was changed after the job was submitted: {escape}; submit it again.")
-    for each in inputs:
+            raise RegressError(f"{each['named']} was changed after the job was submitted: {escape}; submit it again.")
+    for each in plan.get("inputs") or ():
         if root.has(Path(each["path"])):
             need(Path(each["path"]), each["named"], cure, trusted)
     for key, alone in (("code_dirs", False), ("caches", True)):
@@ -249,9 +223,7 @@ def check_paths(plan: Mapping[str, Any]) -> None:
 
 
 def check_inputs(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> None:
-    """Record what the inputs contain, in `state/inputs`. Raise RegressError for one on the shared root that was removed or changed since
-    the job was submitted; one elsewhere that this node lacks is a line in the log.
-    """
+    """Record what the inputs contain, in `state/inputs`. Raise RegressError for one on the shared root that was removed or changed."""
     hashes, found = Hashes(job.root), []
     for each in plan.get("inputs") or ():
         try:
@@ -273,24 +245,21 @@ def check_inputs(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> None:
 
 def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
     """Raise RegressError if the snapshot was removed or changed while the job waited, or became another user's."""
-    record = job.read_config("code.json")
-    if record is None:
-        raise RegressError(f"{job.config}/code.json was removed after the job was submitted: submit it again.")
     snapshot.need_whole(
-        Path(plan["code_path"]), record, f"The snapshot {plan['code_id']}", since="the job was submitted",
+        Path(plan["code_path"]), job.read_config("code.json") or {}, f"The snapshot {plan['code_id']}", since="the job was submitted",
         then=", and submit the job again", trusted=plan.get("trusted_uids"), error=RegressError,
     )  # fmt: skip
 
 
 class _Trainer:
-    """verl's process, in its own process group. It waits for `let_train` when it has imported verl (py/hooks/proof.py).
+    """verl's process, in its own process group, which waits for `let_train`. Raises RegressError if py/hooks/proof.py would not run there.
 
-    Needs signals that are blocked and no thread beside this one: between fork and exec the child runs Python. Raises
-    RegressError if the hook would not run there: this process has the child's interpreter and PYTHONPATH.
+    Needs signals that are blocked and no thread beside this one: between fork and exec the child runs Python.
     """
 
     def __init__(self, argv: list[str], job: JobDir) -> None:
-        ours, loaded = _HOOKS / "sitecustomize.py", getattr(sys.modules.get("sitecustomize"), "__file__", None)
+        ours = Path(__file__).parents[2] / "hooks" / "sitecustomize.py"
+        loaded = getattr(sys.modules.get("sitecustomize"), "__file__", None)
         if loaded is None or Path(loaded).resolve() != ours.resolve():
             raise RegressError(
                 f"Nothing would prove the job's code: Python loads {loaded or 'no sitecustomize'}, but {ours} was asked for: "
@@ -307,21 +276,31 @@ class _Trainer:
         assert self.process.stdout is not None
         self.output = self.process.stdout.fileno()
 
-    def await_proof(self, tee: Tee) -> dict[str, str] | None:
-        """What the hook reports, once it does; None if the process ends before that. Its output goes to the logs meanwhile."""
+    def prove_code(self, code_path: Path, code_id: str, tee: Tee) -> dict[str, str]:
+        """Print where it has imported verl and the marker from, and return it; raise RegressError if that is wrong."""
         reads, said = [self._proof.fileno(), self.output], b""
         while not said.endswith(b"\n"):
             ready = select.select(reads, [], [], 0.2)[0]
             if self.output in ready and not tee.move(self.output):
                 reads.remove(self.output)
-            if self._proof.fileno() in ready:
-                said += (chunk := self._proof.recv(65536))
-                if not chunk:
-                    return None
-            elif self.process.poll() is not None:
-                return None
-        proof: dict[str, str] = json.loads(said)
-        return proof
+            if self._proof.fileno() in ready and (chunk := self._proof.recv(65536)):
+                said += chunk
+            elif self._proof.fileno() in ready or self.process.poll() is not None:
+                said = json.dumps({"error": f"the process {failure.ending(self.kill(tee))}"}).encode() + b"\n"
+        imported: dict[str, str] = json.loads(said)
+        if "error" in imported:
+            raise RegressError(
+                f"verl cannot be imported from {code_path} ({last_line(imported['error'])}): fix the snapshot, or the image that it needs."
+            )
+        tee.line(f"MVP_PRECHECK_VERL_FILE: {imported['verl_file']}")
+        tee.line(f"MVP_PRECHECK_MARKER: {imported['marker']}")
+        wanted = str(code_path / "verl" / "__init__.py")
+        if imported["verl_file"] != wanted or imported["marker"] != code_id:
+            raise RegressError(
+                f"The job imported verl from {imported['verl_file']} with marker {imported['marker']}, but {wanted} with "
+                f"marker {code_id} was asked for: something is before the snapshot on PYTHONPATH."
+            )
+        return imported
 
     def let_train(self) -> None:
         """Let the process go on from the hook to verl's main module, unless it was killed meanwhile."""
@@ -344,32 +323,10 @@ class _Trainer:
             pass
 
 
-def prove_code(code_path: Path, code_id: str, trainer: _Trainer, tee: Tee) -> dict[str, str]:
-    """Print where the trainer has imported verl and the marker from, and return it; raise RegressError if that is wrong."""
-    imported = trainer.await_proof(tee)
-    if imported is None or "error" in imported:
-        problem = last_line(imported["error"]) if imported else f"the process {causes.ending(trainer.kill(tee))}"
-        raise RegressError(
-            f"verl cannot be imported from {code_path} ({problem}): fix the snapshot, or the image that it needs."
-        )
-    tee.line(f"MVP_PRECHECK_VERL_FILE: {imported['verl_file']}")
-    tee.line(f"MVP_PRECHECK_MARKER: {imported['marker']}")
-    wanted = str(code_path / "verl" / "__init__.py")
-    if imported["verl_file"] != wanted or imported["marker"] != code_id:
-        raise RegressError(
-            f"The job imported verl from {imported['verl_file']} with marker {imported['marker']}, but {wanted} with "
-            f"marker {code_id} was asked for: something is before the snapshot on PYTHONPATH."
-        )
-    return imported
+def _train(trainer: _Trainer, job: JobDir, tee: Tee) -> tuple[int, bool, tuple[str, ...]]:
+    """Let verl train, to its end; signals are forwarded to its whole process group.
 
-
-def _train(
-    trainer: _Trainer, job: JobDir, tee: Tee, on_start: Callable[[], object]
-) -> tuple[int, bool, tuple[str, ...]]:
-    """Let verl train, to its end; signals are forwarded to its whole process group. `on_start` is called once it trains.
-
-    Returns how it ended (a negative number is the signal), whether it got a signal to stop, and the nodes for which it waited, if it was ended
-    because of that.
+    Returns how it ended (a negative number is the signal), whether it got a signal to stop, and for which nodes it waited if that ended it.
     """
     child, told_to_stop = trainer.process, False
 
@@ -383,7 +340,6 @@ def _train(
         signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     trainer.let_train()
-    on_start()
     watch = aftermath.Watch(job, child)
     is_open = True
     while is_open and child.poll() is None:
@@ -396,6 +352,6 @@ def _train(
 
 
 def _prepare_child() -> None:
-    """Make the child die with the launcher, because nothing would record its end; unblock the launcher's blocked signals."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """The child dies with the launcher, because nothing would record its end, and does not block the launcher's signals."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)

@@ -1,7 +1,4 @@
-"""Did every process of a job run the requested code? Compares the reports of py/hooks/identity.py with the snapshot.
-
-Runs in the launcher, after training went well, on the worker where the driver was.
-"""
+"""Did every process of a job run the requested code? Compares the reports of py/hooks/identity.py with the snapshot."""
 
 import functools
 import hashlib
@@ -23,25 +20,31 @@ _PATIENCE = 60.0  # seconds that an unreachable head gets: a short outage must n
 
 
 def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
-    """Compare what every process reported with the snapshot, and the processes with Ray's list of the job's actors.
+    """Compare what every process reported with the snapshot, and the processes with Ray's list of the job's actors; write `state/identity`.
 
-    `driver_pid` is the trainer's process on this node. What was compared is written to `state/identity`. Raises
-    RegressError, one sentence, if a process loaded something else, or did not report.
+    `driver_pid` is the trainer's process on this node. Raises RegressError if a process loaded something else, or did not report.
     """
-    code_path, here = Path(plan["code_path"]), socket.gethostname()
+    code_path, here, gcs = Path(plan["code_path"]), socket.gethostname(), os.environ.get("RAY_ADDRESS", "")
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(job.reports.glob("identity-*.json"))]
     driver = next((report for report in reports if (report["hostname"], report["pid"]) == (here, driver_pid)), None)
     if driver is None or driver["job_id"] is None:
         raise RegressError(
-            f"identity: the driver (process {driver_pid} on {here}) reported no verl and no Ray job, so there is no proof of which code this job ran."
+            f"identity: the driver (process {driver_pid} on {here}) reported no verl and no Ray job, so there is no proof of which code this "
+            "job ran."
         )
     # An actor that never got a process loaded nothing.
-    actors = [actor for actor in _actors(driver["job_id"]) if actor["Pid"]]
-    files = {file: sha256 for report in reports for file, sha256 in _loaded(report, code_path)}
+    actors = [actor for actor in _actors(gcs, driver["job_id"]) if actor["Pid"]]
+    modules = [each for report in reports for each in report["modules"].values() if _is_of(code_path, each["file"])]
+    files = {str(Path(each["file"]).relative_to(code_path)): each["sha256"] for each in modules}
+    reported = {report["actor_id"] for report in reports}
     problems = [
         *_snapshot_problems(job, plan),
         *(problem for report in reports for problem in _report_problems(report, code_path)),
-        *_missing(reports, actors),
+        *(
+            f"Ray's actor {actor['ActorClassName']} {actor['ActorID']} (process {actor['Pid']}) reported nothing"
+            for actor in actors
+            if actor["ActorID"] not in reported
+        ),
     ]
     job.write_state(
         "identity",
@@ -63,27 +66,21 @@ def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
         raise RegressError(f"identity: {problems[0]}{more}: see state/identity of the job.")
 
 
-def _actors(job_id: str) -> list[dict[str, Any]]:
-    """Ray's list. RAY_ADDRESS is the GCS, in every job's entrypoint."""
+def _actors(gcs: str, job_id: str) -> list[dict[str, Any]]:
     end = time.monotonic() + _PATIENCE
     while True:
         try:
-            return ray_internals.actors_from_gcs(os.environ.get("RAY_ADDRESS", ""), job_id, timeout=_PATIENCE)
+            return ray_internals.actors_from_gcs(gcs, job_id, timeout=_PATIENCE)
         except RegressError as error:
             if time.monotonic() > end:
-                raise RegressError(
-                    f"identity: {error}, so there is no proof that all of them ran the requested code."
-                ) from error
+                unproved = "so there is no proof that all of them ran the requested code"
+                raise RegressError(f"identity: {error}, {unproved}.") from error
             time.sleep(1)
 
 
 def _snapshot_problems(job: JobDir, plan: Mapping[str, Any]) -> Iterator[str]:
-    """The snapshot must still be the tree that the job was submitted with: otherwise its files prove nothing.
-
-    Its bytecode must still belong to a user whom the submitter trusted.
-    """
-    asked = (job.read_config("code.json") or {}).get("tree_sha256")
-    target = Path(plan["code_path"])
+    """The snapshot must still be the tree that the job was submitted with: otherwise its files prove nothing."""
+    asked, target = (job.read_config("code.json") or {}).get("tree_sha256"), Path(plan["code_path"])
     try:
         record = snapshot.load(job.root, plan["code_id"])
         snapshot.need_whole(target, record, f"The snapshot {target.name}", trusted=plan.get("trusted_uids"))
@@ -98,24 +95,14 @@ def _report_problems(report: Mapping[str, Any], code_path: Path) -> Iterator[str
     who = f"process {report['pid']} on {report['hostname']} ({report['command']})"
     for name, loaded in report["modules"].items():
         file, sha256 = loaded["file"], loaded["sha256"]
-        if file is None or not Path(file).is_relative_to(code_path):
+        if not _is_of(code_path, file):
             yield f"{who} loaded {name} from {file or 'no file'}, which is not under {code_path}"
         elif sha256 != _sha256_of(Path(file)):
             yield f"{who} loaded {name} from other bytes than {file} holds"
 
 
-def _missing(reports: list[dict[str, Any]], actors: list[dict[str, Any]]) -> Iterator[str]:
-    """The actors that ran, according to Ray, but did not report."""
-    reported = {report["actor_id"] for report in reports}
-    for actor in actors:
-        if actor["ActorID"] not in reported:
-            yield f"Ray's actor {actor['ActorClassName']} {actor['ActorID']} (process {actor['Pid']}) reported nothing"
-
-
-def _loaded(report: Mapping[str, Any], code_path: Path) -> Iterator[tuple[str, str]]:
-    for loaded in report["modules"].values():
-        if loaded["file"] is not None and Path(loaded["file"]).is_relative_to(code_path):
-            yield str(Path(loaded["file"]).relative_to(code_path)), loaded["sha256"]
+def _is_of(code_path: Path, file: str | None) -> bool:
+    return file is not None and Path(file).is_relative_to(code_path)
 
 
 @functools.cache

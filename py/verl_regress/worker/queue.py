@@ -1,8 +1,5 @@
 """The queue: each job's launcher waits until the job fits next to those before it, first come, first served.
 
-verl fails at once if other jobs have the devices that it needs ("Total available GPUs … is less than"), so launchers wait before they start
-it, by a directory on the shared root: this needs no daemon and no submitter. A waiting launcher does not import Ray.
-
 A job may start when all jobs that have a slot, all that wait before it, and the job itself are no more than MAX_RUNNING
 and need no more devices than the cluster has. The directory has an empty file for each job that is not over, named
 `<time of its config/>-<devices>-<Ray id>`: in the order of the names, jobs get their slots. `state/turn` says that a job has one.
@@ -12,20 +9,17 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from verl_regress.base import lock
 from verl_regress.base.errors import Unreadable
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import find
-from verl_regress.jobs.launcher_lock import ENDED_IN_RAY, Launcher, launcher_of
+from verl_regress.jobs.status import ENDED_IN_RAY, Launcher, launcher_of
 
 _LOOK_EVERY = 2.0  # seconds between two checks of the queue
-# Seconds for which a job keeps its position although its launcher has not started: Ray may have no room for it, or its
-# submitter died before Ray got it.
-_LAUNCHER_SECONDS = 60.0
+_LAUNCHER_SECONDS = 60.0  # for which a job keeps its position although its launcher has not started
 _ENTRY = re.compile(r"\d{20}-(?P<devices>\d+)-(?P<ray_id>.+)")
 _LOCK = ".lock"
 _LOCK_SECONDS = 300.0  # a launcher has the queue's lock for milliseconds, on a slow NFS for seconds; one that is suspended, for ever
@@ -41,11 +35,9 @@ def line_up(job: JobDir, cluster: str, devices: int) -> None:
 
 def leave(job: JobDir, cluster: str) -> None:
     """Remove the job from the queue, if it is in it."""
-    with suppress(FileNotFoundError):
-        for path in list(job.root.queue(cluster).iterdir()):
-            entry = _ENTRY.fullmatch(path.name)
-            if entry is not None and entry["ray_id"] == job.ray_id:
-                path.unlink(missing_ok=True)
+    for path in job.root.queue(cluster).glob(f"*-{job.ray_id}"):
+        if (entry := _ENTRY.fullmatch(path.name)) and entry["ray_id"] == job.ray_id:
+            path.unlink(missing_ok=True)
 
 
 def _name_of(job: JobDir, devices: int) -> str:
@@ -55,8 +47,7 @@ def _name_of(job: JobDir, devices: int) -> str:
 def wait(job: JobDir, plan: Mapping[str, Any], on_position: Callable[[str], object]) -> None:
     """Wait for a slot, which `state/turn` then records; the caller holds the launcher's lock.
 
-    `plan` is its config/resolved.json. `on_position` is called with the first queue position and with each new one, as in
-    `position 2 of 3: behind a`.
+    `on_position` is called with the first queue position and with each new one, as in `position 2 of 3: behind a`.
     """
     cluster, began, said = str(plan["cluster"]), time.monotonic(), None
     while True:
@@ -72,8 +63,7 @@ def wait(job: JobDir, plan: Mapping[str, Any], on_position: Callable[[str], obje
         time.sleep(_LOOK_EVERY)
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """Another job of the queue that is not over."""
 
     name: str
