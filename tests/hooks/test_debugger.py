@@ -6,7 +6,7 @@ import sys
 import pytest
 from shared_fixtures import HOOKS, environment, write
 
-from verl_regress.jobs import breakpoints
+from verl_regress.jobs import status
 
 # What the hook uses of Ray 2.60, written as Ray does; a debugger attaches and leaves when the test writes a line to stdin.
 FILES = {
@@ -71,7 +71,7 @@ def process(make_job, tmp_path):
             env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         processes.append(started)
-        while not (found := breakpoints.read(job)) and started.poll() is None:
+        while not (found := status.breakpoints_of(job)) and started.poll() is None:
             pass
         return found
 
@@ -89,7 +89,7 @@ def test_a_process_that_waits_says_where_and_at_which_port(process):
     assert one.file == str(process.code / "reward.py")
     assert (one.node, one.host, one.port, one.pid) == ("worker-0", "10.0.0.3", 4711, process.processes[0].pid)
     assert not one.attached
-    assert breakpoints.words(process.job) == f"waits in a breakpoint ({process.code}/reward.py:5)"
+    assert status._breakpoint_of(process.job) == f"waits in a breakpoint ({process.code}/reward.py:5)"
 
 
 @pytest.mark.slow
@@ -100,12 +100,12 @@ def test_a_debugger_that_attaches_and_leaves(process):
     [running] = process.processes
     running.stdin.write("attach\n")
     running.stdin.flush()
-    while not (found := breakpoints.read(process.job)) or not found[0].attached:
+    while not (found := status.breakpoints_of(process.job)) or not found[0].attached:
         assert running.poll() is None
-    assert breakpoints.words(process.job) == f"is in a debugger ({process.code}/reward.py:5)"
+    assert status._breakpoint_of(process.job) == f"is in a debugger ({process.code}/reward.py:5)"
     running.stdin.write("leave\n")
     running.stdin.flush()
-    while breakpoints.read(process.job):
+    while status.breakpoints_of(process.job):
         assert running.poll() is None
 
 
@@ -144,5 +144,5 @@ def test_the_record_of_a_killed_process_counts_for_nothing(process):
     process.processes[0].kill()
     process.processes[0].wait()
     assert len(list((process.job.state / "breakpoints").iterdir())) == 1
-    assert breakpoints.read(process.job) == []
-    assert breakpoints.words(process.job) is None
+    assert status.breakpoints_of(process.job) == []
+    assert status._breakpoint_of(process.job) is None

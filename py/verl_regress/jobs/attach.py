@@ -8,10 +8,9 @@ from pathlib import PurePosixPath
 
 from verl_regress.base.errors import BadInput, printable
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs import breakpoints, find
-from verl_regress.jobs.breakpoints import Breakpoint
+from verl_regress.jobs import find
 from verl_regress.jobs.listing import table
-from verl_regress.jobs.status import status_of
+from verl_regress.jobs.status import Breakpoint, breakpoints_of, status_of
 
 _FIRST_PORT = 5678  # where VS Code runs, of the first breakpoint's forward (tunnel::of_ports)
 
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         raise BadInput(
             f"{job.ray_id} was submitted without DEBUGGER, so it has no breakpoints: submit it with DEBUGGER=1."
         )
-    waiting = breakpoints.read(job)
+    waiting = breakpoints_of(job)
     if args.json:
         found = [{**asdict(one), "place": one.place(job)} for one in waiting]
         print(json.dumps({"submission_id": job.ray_id, "breakpoints": found}, indent=2))

@@ -142,8 +142,7 @@ def recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | No
     through_ray = next((_said(one) for one in driver["chain"] if one["came_from_ray"]), None)
     if through_ray is not None:  # an exception without a message has the code that raised it there
         chosen = next((one for one in earlier if _said(one["chain"][-1]).startswith(through_ray)), chosen)
-    if _is_symptom(chosen):
-        chosen = next((one for one in earlier if not _is_symptom(one)), chosen)
+    chosen = next((one for one in (chosen, *earlier) if not _SYMPTOM.search(_said(one["chain"][-1]))), chosen)
     chain = chosen["chain"]
     at, also = _root(chain)
     nearest = [*chain[at:], *reversed(chain[:at]), *driver["chain"]]
@@ -165,10 +164,6 @@ def _cause(
 
 def _said(one: Mapping[str, Any]) -> str:
     return ": ".join(filter(None, (one["type"].rpartition(".")[2], _one_line(one["message"]))))
-
-
-def _is_symptom(record: Mapping[str, Any]) -> bool:
-    return _SYMPTOM.search(_said(record["chain"][-1])) is not None
 
 
 def _root(chain: Sequence[Mapping[str, Any]]) -> tuple[int, str | None]:

@@ -47,7 +47,7 @@ def asked_for(args: argparse.Namespace) -> JobDir:
 
 
 def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
-    """The newest attempt of the job with that id, or of the latest job of `caller` (None: of anybody) outside sessions and searches;
+    """The newest attempt of the job with that id, or of the latest job of `caller` (None: all users) outside sessions and searches;
     `<id>.aN` is that attempt. Raises BadInput and Unreadable.
     """
     if asked == "latest":

@@ -1,7 +1,4 @@
-"""A job's status: one function that reads `state/` and Ray's answer, used by status, wait and submit alike; and the launcher's lock.
-
-By that lock on `state/launcher` any node can ask the file system whether a launcher is alive; neither clocks nor Ray are involved.
-"""
+"""A job's status: one function that reads `state/` and Ray's answer; where it waits for a debugger, and the launcher's lock."""
 
 import contextlib
 import enum
@@ -14,9 +11,9 @@ from typing import Any
 
 from verl_regress.base import lock
 from verl_regress.base.errors import Exit, RegressError, Unreadable
-from verl_regress.base.files import now
+from verl_regress.base.files import now, read_json
 from verl_regress.base.layout import JobDir
-from verl_regress.jobs import breakpoints, failure
+from verl_regress.jobs import failure
 
 ENDED_IN_RAY = ("SUCCEEDED", "FAILED", "STOPPED")  # Ray's statuses of a job that is over (2.60)
 
@@ -84,6 +81,34 @@ class Judgement:
         return reason if len(reason) <= _REASON_SHOWN else f"{reason[: _REASON_SHOWN - 1]}…"
 
 
+@dataclass(frozen=True)
+class Breakpoint:
+    """Where a process of a job waits, or is when a debugger is `attached` to it; with an `exception`, after that was raised.
+
+    `task` is Ray's title of the process. `host` and `port` are where the debugger listens, as the processes on `node` see it.
+    """
+
+    task: str
+    file: str
+    line: int
+    function: str
+    exception: str | None
+    node: str | None
+    host: str
+    port: int
+    pid: int
+    since: str
+    attached: bool
+
+    def place(self, job: JobDir) -> str:
+        """`user/code/reward.py:12`: the file relative to the shared root, or to the snapshot."""
+        plan = job.read_config("resolved.json") or {}
+        for home in (plan.get("code_path"), str(job.root.path)):
+            if home is not None and self.file.startswith(f"{home}/"):
+                return f"{self.file.removeprefix(f'{home}/')}:{self.line}"
+        return f"{self.file}:{self.line}"
+
+
 class Launcher(enum.Enum):
     """What the lock says of a job's launcher."""
 
@@ -121,7 +146,7 @@ def hold_launcher_lock(job: JobDir) -> int:
 
 
 def launcher_of(job: JobDir) -> Launcher:
-    """Whether the launcher of `job` is alive."""
+    """Whether the launcher of `job` is alive, as the file system tells any node: neither clocks nor Ray are involved."""
     try:
         return Launcher.ALIVE if lock.is_held(job.launcher) else Launcher.GONE
     except FileNotFoundError:
@@ -196,7 +221,7 @@ def submission_of(job: JobDir) -> contextlib.AbstractContextManager[None]:
 def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str | None) -> Judgement:
     message = str(ray.get("message") or "").strip().splitlines() or [""]
     if status == "RUNNING":
-        return Judgement(Status.RUNNING, message[-1], driver_ip, debugged=breakpoints.words(job))
+        return Judgement(Status.RUNNING, message[-1], driver_ip, debugged=_breakpoint_of(job))
     started = job.read_state("started")
     has_begun = (
         started is not None
@@ -208,6 +233,28 @@ def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str |
     # A launcher that lives to see the end records it: without that record, it or its node is gone.
     node = (started or {}).get("node") or (started or {}).get("node_ip")
     return Judgement(Status.LOST, failure.loss_of(ray, node), driver_ip)
+
+
+def breakpoints_of(job: JobDir) -> list[Breakpoint]:
+    """One for each process that lives, the longest wait first: its threads wait for the same debugger."""
+    records = []
+    for file in (job.state / "breakpoints").glob("*.json"):
+        with contextlib.suppress(OSError, TypeError, Unreadable):
+            if lock.is_held(file):
+                records.append(Breakpoint(**(read_json(file) or {}), attached=file.name.endswith(".attached.json")))
+    found: dict[tuple[str | None, int], Breakpoint] = {}
+    for one in sorted(records, key=lambda one: (one.since, one.node or "", one.pid, one.port)):
+        found.setdefault((one.node, one.pid), one)
+    return list(found.values())
+
+
+def _breakpoint_of(job: JobDir) -> str | None:
+    """`waits in a breakpoint (user/code/reward.py:12)`, or that it is in a debugger; None for any other job."""
+    if not (found := breakpoints_of(job)):
+        return None
+    waiting = [one for one in found if not one.attached]
+    more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+    return f"{'waits in a breakpoint' if waiting else 'is in a debugger'} ({(waiting or found)[0].place(job)}{more})"
 
 
 def _driver_ip(details: Mapping[str, Any] | None) -> str | None:

@@ -1,6 +1,4 @@
-"""The Ray entrypoint of every job: waits in the queue, starts verl as a child, lets it train once it has proved its code,
-copies its output to both logs, checks what every process loaded, records the end.
-"""
+"""The Ray entrypoint of every job: waits in the queue, lets verl train once it has proved its code, keeps its log, records the end."""
 
 import argparse
 import contextlib
@@ -76,10 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the job to its end; returns verl's exit status, or 1 if a process ran other code than requested.
-
-    Raises RegressError if another user put the plan, or a directory that leads to it, in the place of the submitter's.
-    """
+    """Run the job to its end; returns verl's exit status, or 1. Raises RegressError if another user put its plan there."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # blocked until a handler can act on it
     job = JobDir(args.job_dir)
     if JOB_UIDS in os.environ:  # Ray carries who submitted the job; something else that launches it (KubeRay) does not
