@@ -176,8 +176,8 @@ def status_of(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = T
     # To Ray, a job that was stopped while PENDING stays FAILED (2.60); our own record says that it was stopped.
     if observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED"):
         ray, ray_status = observed, observed["status"]
-    is_waiting = not (job.state / "turn").exists() and launcher_of(job) is Launcher.ALIVE
-    if ray_status in (None, "PENDING", "RUNNING") and is_waiting and (queued := job.read_state("queued")) is not None:
+    queued = job.read_state("queued") if ray_status in (None, "PENDING", "RUNNING") else None
+    if queued is not None and not (job.state / "turn").exists() and launcher_of(job) is Launcher.ALIVE:
         return Judgement(Status.QUEUED, str(queued["reason"]), driver_ip)
     if ray is not None:
         return _from_ray(str(ray_status), ray, job, driver_ip)
