@@ -8,7 +8,7 @@ import pytest
 from verl_regress.base.errors import Exit
 from verl_regress.cluster.ray_api import Node, Unreachable
 from verl_regress.jobs import debug, watch
-from verl_regress.jobs.status import hold_launcher_lock, submission_of
+from verl_regress.jobs.status import Status, hold_launcher_lock, submission_of
 from verl_regress.jobs.watch import Deadlines
 
 GONE = object()
@@ -416,3 +416,46 @@ def test_a_job_that_waits_in_a_breakpoint_is_reported_once_and_never_stalled(fol
         f"job {waits} and keeps its slot: 'make debugger JOB=job' says how to attach",
         "job has left the breakpoint and continues",
     ]
+
+
+# --- what a job is doing, from its state files and its steps
+
+
+@pytest.mark.parametrize(
+    ("step", "total", "words"),
+    [
+        (None, 2, "training"),
+        (0, None, "starting the trainer, or in its first step"),
+        (0, 2, "starting the trainer, or in its first step"),
+        (1, None, "working on step 2"),
+        (2, 2, "finishing after the last step"),
+    ],
+)
+def test_the_trainers_work(make_job, step, total, words):
+    job = make_job()
+    job.write_state("started", {})
+    assert watch.doing(job, Status.RUNNING, step, total) == words
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (Status.SUBMITTING, "submitting it to Ray"),
+        (Status.PENDING, "waiting for Ray to start its launcher"),
+        (Status.QUEUED, "waiting in the queue"),
+        (Status.UNKNOWN, "waiting for Ray to answer"),
+        (Status.RUNNING, "starting its launcher"),
+        (Status.SUCCEEDED, None),
+    ],
+)
+def test_before_it_trains(make_job, status, words):
+    assert watch.doing(make_job(), status, 0, None) == words
+
+
+def test_the_launchers_own_work(make_job):
+    job = make_job()
+    lock = hold_launcher_lock(job)
+    assert watch.doing(job, Status.RUNNING, 0, None) == "proving the code that it imports"
+    job.write_state("ended", {"exit_code": 0, "reason": "the trainer ended"})
+    assert watch.doing(job, Status.RUNNING, 0, None) == "taking a debug bundle of its end"
+    os.close(lock)
