@@ -469,14 +469,11 @@ def test_a_job_directory_that_another_user_put_there_is_not_run(launched, monkey
 
 
 @pytest.mark.parametrize(("part", "mode"), [(".", 0o2777), ("config/resolved.json", 0o666)])
-def test_a_job_directory_or_plan_that_others_can_change_is_not_run(shared, monkeypatch, part, mode):
+def test_a_job_directory_or_plan_that_others_can_change_is_not_run(launched, monkeypatch, part, mode):
     monkeypatch.setenv("VERL_REGRESS_JOB_UIDS", str(os.geteuid()))
-    job = JobDir(shared.jobs / "job")
-    write(job.config / "resolved.json", "{}")
-    assert launcher._own_plan(job) == {}
-    (job.path / part).chmod(mode)
-    with pytest.raises(RegressError, match=f"can be changed by every user .mode {mode:04o}"):
-        launcher._own_plan(job)
+    launched.start("print('trained')", before=lambda: (launched.job.path / part).chmod(mode))
+    assert launched.finish() == (2, b"")
+    assert f"can be changed by every user (mode {mode:04o})" in launched.err.read_text()
 
 
 def an_input(path, **more):
