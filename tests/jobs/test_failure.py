@@ -117,13 +117,13 @@ def test_no_bytes_make_it_raise(make_job):
     for _ in range(300):
         log = b"".join(chance.choices(pieces, k=chance.randrange(12))) + chance.randbytes(chance.randrange(40))
         job.driver_log.write_bytes(log[chance.randrange(len(log) + 1) :])
-        one = failure.of_job(job, PLAN, 1)
+        one = failure.root_cause(job, PLAN, 1)
         assert one is None or (len(one["message"]) <= 300 and (one["message"] + one["type"]).isprintable())
 
 
 def failed(job, log=RAISED, code=1):
     write(job.driver_log, log)
-    return failure.of_job(job, PLAN, code)
+    return failure.root_cause(job, PLAN, code)
 
 
 def test_the_fields_that_are_recorded(make_job):

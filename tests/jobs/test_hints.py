@@ -28,7 +28,7 @@ def test_the_root_exception_its_place_its_step_and_what_to_do(make_job, file):
         job.reports.mkdir(parents=True)
     kept = job.driver_log if file.suffix == ".log" else job.reports / "exceptions-all-1.json"
     kept.write_bytes(file.read_bytes())
-    found, wanted = failure.of_job(job, plan_of(case), 1), case["cause"]
+    found, wanted = failure.root_cause(job, plan_of(case), 1), case["cause"]
     if file.suffix == ".json":
         assert found == {**wanted, "step": None}  # the step is in the log
     else:
@@ -148,6 +148,6 @@ def test_the_hint_is_for_the_whole_message_however_much_of_it_is_kept(make_job, 
                 ["Traceback (most recent call last):", f"torch.distributed.DistBackendError: {lines[0]}", *lines[1:]]
             ),
         )
-    found = failure.of_job(job, plan_of({"name": "nccl"}), 1)
+    found = failure.root_cause(job, plan_of({"name": "nccl"}), 1)
     assert found["hint"].startswith(SHM)
     assert len(found["message"]) == 300

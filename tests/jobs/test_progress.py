@@ -132,7 +132,7 @@ def test_loggers_that_write_no_steps_here_are_named_instead_of_a_count(make_job,
     job = make_job()
     has_plan(job, overrides=[{"text": "trainer.logger=[wandb]", "origin": "OVERRIDES"}])
     sentence = "its loggers write no steps here (trainer.logger=[wandb])"
-    assert (progress.taken(job), progress.last_step(job)) == (sentence, None)
+    assert (progress.summary(job), progress.last_step(job)) == (sentence, None)
     said = run("logs", "--metrics", "job")
     assert (said.status, said.out, said.err.strip()) == (0, "", f"job has no steps to print: {sentence}.")
 

@@ -136,7 +136,7 @@ def test_a_trainer_that_fails_under_a_new_head_is_lost_with_its_job(
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
         job = make_job("j", submitted=submitted)
         plan = {"address": f"http://127.0.0.1:{closed_port}"}
-        found = aftermath.of_failure(job, plan, "the trainer ended with exit status 1", told_to_stop=False)
+        found = aftermath.explain_failure(job, plan, "the trainer ended with exit status 1", told_to_stop=False)
     sentence = "the trainer ended with exit status 1, and Ray has forgotten it: its head was restarted, or it was deleted there"
     assert found == ({"reason": sentence, "head_gone": True} if is_lost else {})
 
@@ -219,9 +219,9 @@ def test_who_sent_sigkill_to_the_trainer(make_job, monkeypatch, kills, words, wi
     monkeypatch.setattr(node_memory, "counters", lambda: counted)
     job = make_job()
     write(job.state / "nodes" / "w0.json", json.dumps({**counted, "kills": 0}))
-    assert aftermath.of_sigkill(job, 7) == words
+    assert aftermath.explain_sigkill(job, 7) == words
     write(job.state / "nodes" / "w0.json", "")  # its process was killed while it wrote
-    assert aftermath.of_sigkill(job, 7) == without_the_count_before
+    assert aftermath.explain_sigkill(job, 7) == without_the_count_before
 
 
 def test_ray_is_asked_once_for_the_job_of_a_failed_trainer(make_job, losses, ray, monkeypatch):
@@ -229,7 +229,7 @@ def test_ray_is_asked_once_for_the_job_of_a_failed_trainer(make_job, losses, ray
     ray.knows({"submission_id": "j", "job_id": "01"})
     with listening() as port:
         losses([raylet("worker-0", "a", port)], [actor("a", oom_context={})])
-        found = aftermath.of_failure(make_job("j"), {"address": ray.address}, "it ended", told_to_stop=False)
+        found = aftermath.explain_failure(make_job("j"), {"address": ray.address}, "it ended", told_to_stop=False)
     words = "it ended, after Ray's memory monitor killed its WorkerDict on worker-0"
     assert found == {"reason": words, "lost_nodes": ()}
     assert [path for path, _ in ray.seen].count("/api/jobs/j") == 1

@@ -82,7 +82,7 @@ def memory(message: object) -> str:
     return f" ({used[1]})" if used is not None else ""
 
 
-def of_job(job: JobDir, plan: Mapping[str, Any], code: int) -> dict[str, Any] | None:
+def root_cause(job: JobDir, plan: Mapping[str, Any], code: int) -> dict[str, Any] | None:
     """Why a trainer with that exit status failed, for `state/ended`: type, message, where, also, step, hint.
 
     None if neither record nor log says, as for a trainer that was killed. Never raises, so that the end is always recorded.

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if args.metrics:
         rows = progress.joined(job)
         if not rows:
-            say.info(f"{job.ray_id} has no steps to print: {progress.taken(job)}.")
+            say.info(f"{job.ray_id} has no steps to print: {progress.summary(job)}.")
         sys.stdout.write("".join(f"{row.text}\n" for row in rows))
         return 0
     pulse = Pulse(time.monotonic())

@@ -62,7 +62,7 @@ def not_finite(steps: Sequence[Step]) -> str | None:
     return f"{count} {f'metric {one}' if count == 1 else f'metrics {many}'} not finite {when}"
 
 
-def of_line(line: bytes) -> Step | None:
+def parse_line(line: bytes) -> Step | None:
     """The step in a line of metrics.jsonl; None if it is damaged, as on a disk that was full. The judge refuses such a record."""
     text = line.decode("utf-8", "replace")
     with contextlib.suppress(LookupError, OverflowError, TypeError, ValueError, RecursionError):
@@ -135,7 +135,7 @@ class Tail:
             file.seek(self._end)
             whole = file.read().split(b"\n")[:-1]
         self._end += sum(len(line) + 1 for line in whole)
-        return [step for line in whole if (step := of_line(line)) is not None]
+        return [step for line in whole if (step := parse_line(line)) is not None]
 
 
 def logger_without_file(job: JobDir) -> str | None:
@@ -145,7 +145,7 @@ def logger_without_file(job: JobDir) -> str | None:
     return asked[-1].partition("=")[2] if asked and "file" not in asked[-1] else None
 
 
-def taken(job: JobDir) -> str:
+def summary(job: JobDir) -> str:
     """`2 of 10 training steps` and what is not finite, or that its loggers write no steps."""
     if (logger := logger_without_file(job)) is not None:
         return f"its loggers write no steps here (trainer.logger={logger})"

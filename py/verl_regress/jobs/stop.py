@@ -11,7 +11,7 @@ from verl_regress.base.pulse import Pulse
 from verl_regress.cluster import ray_internals
 from verl_regress.jobs import find, sweep
 from verl_regress.jobs.status import Status, observe
-from verl_regress.jobs.watch import asked
+from verl_regress.jobs.watch import ask_ray
 from verl_regress.secrets import secret_files
 
 _LOOK_EVERY = 0.2  # seconds between two checks of the job
@@ -47,7 +47,7 @@ def end(job: JobDir, deadline: float) -> None:
     api, cluster = find.api_of(job), find.plan_of(job).get("cluster")
     began = time.monotonic()
     pulse = Pulse(began)
-    while (before := asked(job, api)).status is Status.SUBMITTING and time.monotonic() - began < deadline:
+    while (before := ask_ray(job, api)).status is Status.SUBMITTING and time.monotonic() - began < deadline:
         pulse.beat("waiting for the submission to end", time.monotonic())
         time.sleep(_LOOK_EVERY)
     if before.status.exit is not None:
@@ -59,7 +59,9 @@ def end(job: JobDir, deadline: float) -> None:
     began = time.monotonic()
     is_cancelled = False
     # Until all its processes are gone, the next job cannot have the job's resources.
-    while (now := asked(job, api)).status.exit is None or any(row["state"] != "DEAD" for row in api.actors(job.ray_id)):
+    while (now := ask_ray(job, api)).status.exit is None or any(
+        row["state"] != "DEAD" for row in api.actors(job.ray_id)
+    ):
         waited = time.monotonic() - began
         if now.status is Status.PENDING and waited > _ABOUT_TO_RUN and not is_cancelled:
             # Ray will not say that it was stopped, and did not fail.

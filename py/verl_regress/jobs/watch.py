@@ -104,7 +104,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     while True:
         clock = time.monotonic()
         try:
-            now, answered = asked(job, api), clock
+            now, answered = ask_ray(job, api), clock
         except Unreachable:
             now = status_of(job, None, reachable=False)
         _show_change(job, before, now)
@@ -137,7 +137,7 @@ def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
         time.sleep(_LOOK_EVERY)
 
 
-def asked(job: JobDir, api: RayApi) -> Judgement:
+def ask_ray(job: JobDir, api: RayApi) -> Judgement:
     """Ask Ray, keep its answer for later, and judge. Raises Unreachable."""
     details = api.job(job.ray_id)
     observe(job, details)
@@ -256,7 +256,7 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     kept = ", ".join(f"checkpoints/{name}" for name in checkpoints.names(job)) or none
     driver_ip = judgement.driver_ip or "none was seen (Ray was not asked in time, or the driver never called ray.init)"
     say.info(f"driver_info.node_ip_address: {driver_ip}")
-    say.info(f"{progress.taken(job)}, {kept}")
+    say.info(f"{progress.summary(job)}, {kept}")
     if (parent := progress.parent_of(job)["checkpoint"]) is not None:
         say.info(f"continued from {parent}")
     for path, sha256 in find.inputs_of(job).items():

@@ -61,7 +61,7 @@ class Watch:
                 return
 
 
-def of_failure(job: JobDir, plan: Mapping[str, Any], reason: str, *, told_to_stop: bool) -> dict[str, Any]:
+def explain_failure(job: JobDir, plan: Mapping[str, Any], reason: str, *, told_to_stop: bool) -> dict[str, Any]:
     """What `state/ended` records in addition to, or instead of, the trainer's own `reason`: reason, head_gone, lost_nodes."""
     if (problem := _disk_problem(job)) is not None:
         return {"reason": f"{reason}, and nothing can be written to {job.path} ({problem}): free some space there"}
@@ -118,11 +118,11 @@ def losses_of(job: JobDir, job_id: str | None, api: RayApi) -> tuple[tuple[str, 
         died = death.get("actor_died_error_context") or {}
         # Not one that ended with the trainer, was ended by it, or failed itself.
         if died.get("reason") == "WORKER_DIED" and "Worker exit type: SYSTEM_ERROR" in str(died.get("error_message")):
-            return (), _of_crash(job, actor, raylets.get(actor["node_id"]))
+            return (), _explain_crash(job, actor, raylets.get(actor["node_id"]))
     return (), ""
 
 
-def _of_crash(job: JobDir, actor: Mapping[str, Any], raylet: Node | None) -> str:
+def _explain_crash(job: JobDir, actor: Mapping[str, Any], raylet: Node | None) -> str:
     process = f"{str(actor['class_name']).rpartition('.')[2]} (process {actor.get('pid')})"
     node, counted, gcs = raylet.name if raylet else "a node", None, os.environ.get("RAY_ADDRESS", "")
     if raylet is not None and raylet.address == nodes.own_address():
@@ -137,7 +137,7 @@ def _of_crash(job: JobDir, actor: Mapping[str, Any], raylet: Node | None) -> str
     return f", after its {process} on {node} crashed or was killed, {by_whom}"
 
 
-def of_sigkill(job: JobDir, pid: int) -> str:
+def explain_sigkill(job: JobDir, pid: int) -> str:
     """Who sent SIGKILL to the trainer, the process `pid` of this node, that nobody asked to stop: the end of a sentence."""
     counted = node_memory.counters()
     has_killed = _has_killed(job, counted)

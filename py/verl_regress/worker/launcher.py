@@ -130,19 +130,19 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
         reason = f"the trainer waited for {' and '.join(lost_nodes)}, which Ray had given up, and was ended"
         tee.line(f"verl-regress: {reason}")
     elif code == -signal.SIGKILL and not told_to_stop:
-        reason += aftermath.of_sigkill(job, trainer.process.pid)
+        reason += aftermath.explain_sigkill(job, trainer.process.pid)
     if code == 0 and not told_to_stop:
         try:
             loaded_code.check(job, plan, trainer.process.pid)
         except (RegressError, OSError) as error:
             tee.line(f"verl-regress: {error}")
             code, reason = 1, str(error)
-    cause = failure.of_job(job, plan, code) if is_trainers and not told_to_stop else None
+    cause = failure.root_cause(job, plan, code) if is_trainers and not told_to_stop else None
     ended: dict[str, Any] = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop, "cause": cause}
     if lost_nodes:
         ended["lost_nodes"] = lost_nodes
     elif code != 0:
-        ended |= aftermath.of_failure(job, plan, reason, told_to_stop=told_to_stop)
+        ended |= aftermath.explain_failure(job, plan, reason, told_to_stop=told_to_stop)
         if cause is not None and ended["reason"] == reason:
             ended["reason"] = f"{reason}: {failure.sentence(cause)}"
         elif cause is not None:  # an outside cause says more than the trainer's own words
