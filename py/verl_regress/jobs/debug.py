@@ -247,7 +247,7 @@ def _stacks(job: JobDir) -> dict[str, str]:
 
 
 def activity(job: JobDir, bundle: Path) -> str | None:
-    """What a job does, by its bundle: `scoring in compute_score (user/code/slow.py:7, Worker (process 12) on worker-1)`; None if no frame says."""
+    """What a job does, by its bundle: `scoring in compute_score (user/code/slow.py:7, Worker (process 12) on worker-1)`, or None."""
     plan, answers = job.read_config("resolved.json") or {}, _stacks_in(bundle)
     homes = {f"{job.root.user_code}/": "user/code/", f"{plan.get('code_path')}/": ""}
     for doing, pattern in _DOING:

@@ -29,8 +29,8 @@ def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
     driver = next((report for report in reports if (report["hostname"], report["pid"]) == (here, driver_pid)), None)
     if driver is None or driver["job_id"] is None:
         raise RegressError(
-            f"identity: the driver (process {driver_pid} on {here}) reported no verl and no Ray job, so there is no proof of which code this "
-            "job ran."
+            f"identity: the driver (process {driver_pid} on {here}) reported no verl and no Ray job, so there is no proof of which code "
+            "this job ran."
         )
     # An actor that never got a process loaded nothing.
     actors = [actor for actor in _actors(gcs, driver["job_id"]) if actor["Pid"]]
