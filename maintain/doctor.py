@@ -208,7 +208,7 @@ def written(record: Record) -> str:
 def checks() -> Iterable[str]:
     """Each check of the table."""
     yield from ("| code | it tries to | an alarm means | cure |", "| --- | --- | --- | --- |")
-    for one in command.table():
+    for one in command.CHECKS:
         yield f"| `{one.code}` | {one.tries} | {one.means} | {one.cure} |"
 
 

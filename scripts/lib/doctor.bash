@@ -2,48 +2,61 @@
 # on the stdin of its own Python.
 # shellcheck shell=bash
 
-readonly DOCTOR_LONGEST=55 # seconds that a node has for its answer
+# Seconds in which a node says its address, tries all that it can, and judges what all nodes said.
+DOCTOR_REACHES=15 DOCTOR_TRIES=55 DOCTOR_JUDGES=20
 
 # doctor::run [--quick] [--gate] [--running]: asks all nodes at once, and prints what their answers mean. Returns 9 if there is an alarm.
 doctor::run() {
-  local node dir answer nodes=() pids=() judge=''
+  local node dir answer nodes=() judge=''
   cli::temp_dir dir
-  node::ask_all "$dir" doctor::_address "$dir"
   set -- "$@" --run="$(date +%s)-$$"
+  doctor::_ask "$dir" address "$DOCTOR_REACHES" "$(node::list)" node::address
   for node in $(node::list); do
-    [[ ! -s ${dir}/${node} ]] || nodes+=("${node}=$(<"${dir}/${node}")")
+    [[ ! -s ${dir}/${node}.address ]] || nodes+=("${node}=$(<"${dir}/${node}.address")")
   done
-  for node in "${nodes[@]%%=*}"; do
-    doctor::_python "$node" probe --node="$node" "$@" "${nodes[@]}" </dev/null >"${dir}/${node}.json" 2>"${dir}/${node}.said" &
-    pids+=("$!")
-  done
-  wait::until "$DOCTOR_LONGEST" - doctor::_has_ended "${pids[@]}" || kill "${pids[@]}" 2>/dev/null || true
+  doctor::_ask "$dir" json "$DOCTOR_TRIES" "${nodes[*]%%=*}" doctor::_python /dev/null probe "$@" "${nodes[@]}"
   for node in $(node::list); do
     answer=$(cat -- "${dir}/${node}.json" 2>/dev/null) || true
     [[ $answer != '{'* ]] || judge=${judge:-$node}
     [[ $answer == '{'* ]] || answer=$(tail -n 1 "${dir}/${node}.said")
-    printf '%s\t%s\n' "$node" "${answer:-no answer in ${DOCTOR_LONGEST} s}"
+    printf '%s\t%s\n' "$node" "${answer:-no answer in time}"
   done >"${dir}/answers"
   [[ -n $judge ]] || cli::die 8 "No node of ${CLUSTER_NAME} runs the doctor ($(sed -n 's/\t/: /;1p' "${dir}/answers")): bring the cluster up with 'make up'."
-  doctor::_python "$judge" judge "$@" "${nodes[@]}" <"${dir}/answers"
+  doctor::_ask "$dir" judged "$DOCTOR_JUDGES" "$judge" doctor::_python "${dir}/answers" judge "$@" "${nodes[@]}"
+  cat -- "${dir}/${judge}.judged"
+  cat -- "${dir}/${judge}.said" >&2
+  return "$DOCTOR_STATUS"
 }
 
-# doctor::_address NODE DIR: prints nothing for a node that cannot be reached, and leaves the reason in DIR/NODE.said.
-doctor::_address() { (node::address "$1") 2>"$2/$1.said" || true; }
+# doctor::_ask DIR KIND SECONDS NODES COMMAND ARG...: runs COMMAND NODE ARG... for each word of NODES, all at once. What each prints is in
+# DIR/NODE.KIND, what it says on stderr in DIR/NODE.said, and DOCTOR_STATUS is the last one's. One that is late is ended, with its children.
+doctor::_ask() {
+  local dir=$1 kind=$2 longest=$3 nodes=$4 node pids=()
+  shift 4
+  set -m # a process group each
+  for node in $nodes; do
+    ("$1" "$node" "${@:2}") </dev/null >"${dir}/${node}.${kind}" 2>"${dir}/${node}.said" &
+    pids+=("$!")
+  done
+  set +m
+  wait::until "$longest" - doctor::_have_ended "${pids[@]}" || kill -- "${pids[@]/#/-}" 2>/dev/null || true
+  DOCTOR_STATUS=0
+  wait "${pids[@]}" 2>/dev/null || DOCTOR_STATUS=$?
+}
 
-doctor::_has_ended() {
+doctor::_have_ended() {
   local pid
   for pid; do ! kill -0 "$pid" 2>/dev/null || return 1; done
 }
 
-# doctor::_python NODE ARG...: runs the doctor there, with our stdin as its lines.
+# doctor::_python NODE LINES ARG...: runs the doctor there, with the file LINES.
 doctor::_python() {
-  local node=$1 knobs boot
-  shift
+  local node=$1 lines=$2 knobs boot
+  shift 2
   knobs=$(knob::as_json)
   boot=$(<"${REPO_DIR}/py/verl_regress/doctor/boot.py")
-  { cat && printf '\n' && tar -C "${REPO_DIR}/py" --exclude=__pycache__ -c verl_regress/{__init__.py,base,cluster,doctor}; } 2>/dev/null | # its reader may be gone
-    node::exec_in "$node" python3 -c "$boot" "$1" --shared-root="$SHARED_ROOT" --knobs="$knobs" "${@:2}"
+  { cat -- "$lines" && printf '\n' && tar -C "${REPO_DIR}/py" --exclude=__pycache__ -c verl_regress/{__init__.py,base,cluster,doctor}; } 2>/dev/null | # its reader may be gone
+    node::exec_in "$node" python3 -c "$boot" "$1" --node="$node" --shared-root="$SHARED_ROOT" --knobs="$knobs" "${@:2}"
 }
 
 # doctor::gate [--running]: the quick checks of the nodes that answer; ends the script with 9 if there is an alarm.

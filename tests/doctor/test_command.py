@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from verl_regress.doctor import command
-from verl_regress.doctor.checks import Check, alarm, ok, skipped
+from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Seen
 
 DEFAULTS = Path(__file__).resolve().parents[2] / "env/defaults.env"
 WORDS = ["--shared-root=/private", "head=10.0.0.1", "worker-0=10.0.0.2"]
@@ -17,24 +17,23 @@ def knobs(**more):
     return "--knobs=" + json.dumps({name: [value, "test"] for name, value in known.items()})
 
 
-def judges(facts, _cluster):
-    for node, found in facts.items():
-        yield ok(node, "42") if found["answer"] == 42 else alarm(node, "41")
-
-
 @pytest.fixture(autouse=True)
 def groups(monkeypatch):
     checks = (
-        Check("VR-X-01", "count", judges, "no job can run", "add one", quick=True),
-        Check("VR-X-02", "wait", lambda _facts, _cluster: [skipped("head", "no time")], "", ""),
+        Check("VR-X-01", "count", "no job can run", "add one"),
+        Check("VR-X-02", "wait", "", "", lambda *_: [Seen("VR-X-02", SKIPPED, "head", "no time")], quick=False),
+        Check("VR-X-03", "use a GPU", "", "", only="gpu"),
     )
-    group = SimpleNamespace(CHECKS=checks, facts=lambda plan: {"answer": len(plan.nodes)})
+    seen = [Seen("VR-X-01", OK, "head", "42")]
+    group = SimpleNamespace(CHECKS=checks, facts=lambda plan: {"seen": seen, "nodes": len(plan.nodes)})
     monkeypatch.setattr(command, "GROUPS", {"x": group})
     monkeypatch.setattr(command.processes, "commands", dict)
+    monkeypatch.setattr(command.signal, "alarm", lambda _seconds: None)
 
 
-def line(node, answer=42, **more):
-    return f"{node}\t{json.dumps({'trains': False, 'x': {'answer': answer, **more}})}\n"
+def line(node, status=OK, where=None, seen="42", **more):
+    facts = {"seen": [["VR-X-01", status, where or node, seen]], **more}
+    return f"{node}\t{json.dumps({'kind': 'Linux', 'x': facts})}\n"
 
 
 def judged(capsys, lines, *words, **more):
@@ -46,41 +45,41 @@ def records(capsys, lines, **more):
     return json.loads(judged(capsys, lines, JSON="1", **more)[1].out)["checks"]
 
 
-def test_probe_prints_the_facts_of_each_group_as_one_line(capsys):
+def probed(capsys):
     assert command.main(["probe", "--node=head", knobs(), *WORDS], []) == 0
-    assert json.loads(capsys.readouterr().out) == {"trains": False, "x": {"answer": 2}}
+    return json.loads(capsys.readouterr().out)
+
+
+def test_probe_prints_the_facts_of_each_group_as_one_line(capsys):
+    assert probed(capsys)["x"] == {"seen": [["VR-X-01", "ok", "head", "42"]], "nodes": 2}
 
 
 def test_probe_that_fails_is_a_fact(capsys, monkeypatch):
     monkeypatch.setattr(command.GROUPS["x"], "facts", lambda _plan: {}["ip"])
-    command.main(["probe", "--node=head", knobs(), *WORDS], [])
-    assert json.loads(capsys.readouterr().out)["x"] == {"error": "KeyError: 'ip'"}
+    assert probed(capsys)["x"] == {"error": "KeyError: 'ip'"}
 
 
 def test_judge_says_what_was_seen_what_it_means_and_the_cure(capsys):
-    status, said = judged(capsys, [line("head"), line("worker-0", 41)])
+    status, said = judged(capsys, [line("head"), line("worker-0", ALARM, seen="41")])
     assert status == 9
     assert said.out.splitlines() == [
-        "VR-NODE-01  ok       all nodes  run Python on the node: nothing wrong",
-        "VR-X-01     ok       head       count: 42",
-        "VR-X-01     alarm    worker-0   count: 41",
+        "VR-NODE-01  ok       head, worker-0  run Python: Linux",
+        "VR-X-01     ok       head            count: 42",
+        "VR-X-01     alarm    worker-0        count: 41",
         "                     means: no job can run",
         "                     cure: add one",
-        "VR-X-02     skipped  head       wait: no time",
+        "VR-X-02     skipped  head            wait: no time",
+        "VR-X-03     skipped  all nodes       use a GPU: it is for the profile gpu",
     ]
-
-
-def test_all_is_well_without_an_alarm(capsys):
     assert judged(capsys, [line("head"), line("worker-0")])[0] == 0
 
 
 def test_quick_makes_only_the_quick_checks(capsys):
-    _, said = judged(capsys, [line("head"), line("worker-0")], "--quick")
-    assert "VR-X-02" not in said.out
+    assert "VR-X-02" not in judged(capsys, [line("head"), line("worker-0")], "--quick")[1].out
 
 
 def test_gate_prints_only_alarms_each_as_a_sentence(capsys):
-    status, said = judged(capsys, [line("head"), line("worker-0", 41)], "--gate")
+    status, said = judged(capsys, [line("head"), line("worker-0", ALARM, seen="41")], "--gate")
     assert (status, said.out) == (9, "")
     assert said.err == (
         "error   VR-X-01, worker-0: 41, so no job can run: add one; SKIP_DOCTOR=VR-X-01 goes on without this check.\n"
@@ -88,39 +87,35 @@ def test_gate_prints_only_alarms_each_as_a_sentence(capsys):
 
 
 def test_skipped_code_is_not_judged_and_says_why(capsys):
-    status, said = judged(capsys, [line("head"), line("worker-0", 41)], SKIP_DOCTOR="VR-X-01, VR-X-02")
+    status, said = judged(capsys, [line("head"), line("worker-0", ALARM)], SKIP_DOCTOR="VR-X-01, VR-X-02")
     assert status == 0
-    assert "VR-X-01     skipped  all nodes  count: SKIP_DOCTOR names it" in said.out
+    assert "VR-X-01     skipped  all nodes       count: SKIP_DOCTOR names it" in said.out
 
 
-@pytest.mark.parametrize("answer", ["the connection was lost", "", "8", '{"trains": fal'])
-def test_node_that_does_not_answer_is_a_finding(capsys, answer):
-    first, *_ = records(capsys, [line("head"), f"worker-0\t{answer}\n"])
+@pytest.mark.parametrize("answer", ["the connection was lost", "", "8", '{"kind": "Lin'])
+def test_node_that_does_not_answer_is_a_finding_and_what_others_saw_of_it_is_not(capsys, answer):
+    head, first, *others = records(capsys, [line("head", ALARM, "head -> worker-0"), f"worker-0\t{answer}\n"])
+    assert head["status"] == "ok"
     assert (first["code"], first["status"], first["where"]) == ("VR-NODE-01", "alarm", "worker-0")
     assert first["seen"] == (answer or "no answer")
+    assert "alarm" not in {one["status"] for one in others}
+
+
+def test_what_several_nodes_saw_is_one_line(capsys):
+    lines = [line("head", ALARM, "head -> worker-0"), line("worker-0", ALARM, "worker-0 -> head")]
+    assert records(capsys, lines)[1]["where"] == "head -> worker-0, worker-0 -> head"
 
 
 def test_group_that_failed_on_a_node_is_skipped_there(capsys):
-    lines = [line("head"), line("worker-0", error="OSError: no /proc")]
-    found = records(capsys, lines)[2]
+    found = records(capsys, [line("head"), line("worker-0", error="OSError: no /proc")])[2]
     assert (found["status"], found["where"], found["seen"]) == ("skipped", "worker-0", "OSError: no /proc")
 
 
-def test_facts_that_cannot_be_judged_are_no_traceback(capsys):
-    lines = [line("head"), 'worker-0\t{"trains": false, "x": {}}\n']
-    assert records(capsys, lines)[1]["status"] == "skipped"
-
-
-def test_job_is_seen_by_its_launcher():
+def test_job_is_seen_by_its_launcher_and_by_its_actors_on_the_other_nodes():
     assert command.is_training([b"sh\0", b"python3\0/private/x/py/run.py\0launch\0/private/jobs/a\0"])
-    assert not command.is_training([b"python3\0/private/x/py/run.py\0status\0", b"grep\0launch\0"])
-
-
-def test_job_is_seen_by_its_actors_on_the_other_nodes():
     assert command.is_training([b"ray::IDLE\0", b"ray::WorkerDict.update_actor\0"])
-    assert not command.is_training(
-        [b"ray::IDLE\0", b"ray::DashboardAgent\0", b"ray::RuntimeEnvAgent\0", b"python3\0ray::A"]
-    )
+    assert not command.is_training([b"python3\0/private/x/py/run.py\0status\0", b"grep\0launch\0", b"python3\0ray::A"])
+    assert not command.is_training([b"ray::IDLE\0", b"ray::DashboardAgent\0", b"ray::RuntimeEnvAgent\0"])
 
 
 def test_shared_root_that_hangs_is_an_alarm(capsys, monkeypatch):
@@ -128,8 +123,7 @@ def test_shared_root_that_hangs_is_an_alarm(capsys, monkeypatch):
     monkeypatch.setattr(command, "_LONGEST", 0.0)
     monkeypatch.setattr(command, "GROUPS", {"shared root": command.shared_root})
     monkeypatch.setattr(command.shared_root, "facts", lambda _plan: hangs.wait())
-    command.main(["probe", "--node=head", knobs(), *WORDS], [])
-    answer = capsys.readouterr().out
+    answer = json.dumps(probed(capsys))
     hangs.set()
     found = records(capsys, [f"head\t{answer}"])
     assert [(one["code"], one["seen"]) for one in found if one["status"] == "alarm"] == [
@@ -137,7 +131,8 @@ def test_shared_root_that_hangs_is_an_alarm(capsys, monkeypatch):
     ]
 
 
-def test_knob_takes_exactly_the_codes_of_the_table(monkeypatch):
-    monkeypatch.undo()
+def test_knob_takes_exactly_the_codes_of_the_table():
     line = next(line for line in DEFAULTS.read_text().splitlines() if line.startswith("#: list of VR-"))
-    assert line.removeprefix("#: list of ").removesuffix(" or empty").split() == command.codes()
+    codes = [check.code for check in command.CHECKS]
+    assert line.removeprefix("#: list of ").removesuffix(" or empty").split() == codes
+    assert all(check.tries and check.means and check.cure for check in command.CHECKS)

@@ -1,171 +1,187 @@
-import copy
+"""Two nodes of this host, which has all of 127.0.0.0/8, try each other; and what a node finds wrong with itself."""
+
+import asyncio
+import socket
+from types import SimpleNamespace
 
 import pytest
 
-from verl_regress.base.knobs import Knobs
 from verl_regress.doctor import network
-from verl_regress.doctor.checks import Cluster, Plan
-from verl_regress.doctor.connections import ACCEPTS, REFUSES, SILENT
+from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Plan
 
-NODES = {"head": "10.0.0.1", "worker-0": "10.0.0.2", "worker-1": "10.0.0.3"}
-
-
-def pair(node, peer):
-    also = {"Gloo": NODES[peer], "NCCL": NODES[peer], "vLLM": NODES[peer]}
-    return {
-        "said": {"you": NODES[node], "also": also, "torch": True, "trains": False},
-        "ports": {"6379": ACCEPTS, "10002": REFUSES},
-        "mtu": 0,
-        "trips": {"count": 800, "slowest_ms": 9.0, "again": 1, "sent": 800, "fastest_ms": 0.1},
-        "also": {NODES[peer]: True},
-        "scan": {"tried": 9000, "silent": []},
-    }
+NODES = {"head": "127.0.0.1", "worker-0": "127.0.0.2"}
+KNOBS = {"CLUSTER_NAME": "c", "PROFILE": "cpu"}
 
 
-def facts():
-    """What the nodes find where all is well, as JSON brings it."""
-    return {
-        node: {
-            "choices": {"Gloo": address, "NCCL": address, "vLLM": address},
-            "names": ["c0ffee"],
-            "listeners": {},
-            "proxy": "",
-            "proxies": [],
-            "listened": [10002] if node == "none" else [],
-            "pairs": {peer: pair(node, peer) for peer in NODES if peer != node},
-            **({} if node == "head" else {"allreduce": {"all": 500.0, "pairs": {str(1 - int(node[-1])): 400.0}}}),
-        }
-        for node, address in NODES.items()
-    }
+def plan(node, *, nodes=NODES, **more):
+    return Plan(nodes, "/private", {"GCS_PORT": "6379", **KNOBS}, node=node, **more)
 
 
-def said(found, training=(), profile="gpu"):
-    cluster = Cluster(NODES, profile, quick=False, knobs=Knobs({}), training=training)
-    return {check.code: list(check.judge(found, cluster)) for check in network.CHECKS}
+@pytest.fixture
+def port(monkeypatch):
+    """A free port: the only one that is tried; a busy machine has all the time that it needs."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number = free.getsockname()[1]
+    monkeypatch.setattr(network, "_LISTENED", (number,))
+    monkeypatch.setattr(network, "_TRIED", ())
+    monkeypatch.setattr(network, "_AGENT_PORT", number)
+    monkeypatch.setitem(KNOBS, "GCS_PORT", str(number))
+    for name in ("_PATIENCE", "_READY_WITHIN", "_LONGEST"):
+        monkeypatch.setattr(network, name, 60.0)
+    monkeypatch.setattr(network, "_PATIENTLY", (60.0,))
+    monkeypatch.setattr(network, "_ECHO_SECONDS", 0.1)
+    return number
 
 
-def changed(change):
-    found = copy.deepcopy(facts())
-    change(found["worker-0"]["pairs"]["head"], found["worker-0"], found)
-    return found
+@pytest.fixture
+def meet(port):
+    """What the head sees of worker-0, whose probe greets it so, and which peers are ready."""
+
+    def run(torch=True, **greeting):
+        async def both():
+            said = {"also": {"Gloo": "127.0.0.2"}, "torch": torch, **greeting}
+            served = asyncio.create_task(network._meet(plan("worker-0"), said, []))
+            seen, ready = [], set()
+            await network._try_peer(plan("head"), "worker-0", {}, set(), seen, ready)
+            served.cancel()
+            return [(one.code, one.status, one.where, one.seen) for one in seen], ready
+
+        return asyncio.run(both())
+
+    return run
 
 
-def test_nothing_is_wrong_where_all_is_well():
-    assert {seen.status for answers in said(facts()).values() for seen in answers} == {"ok"}
-    assert said(facts())["VR-NET-09"][0].seen == "500 MB/s, and 400 MB/s in the slowest pair, worker-0 -> worker-1"
+def test_peer_is_greeted_and_measured(meet):
+    seen, ready = meet()
+    assert [row[:3] for row in seen] == [("VR-NET-05", OK, "head -> worker-0")]
+    assert "packets sent again, round trips of " in seen[0][3]
+    assert ready == {"worker-0"}
+    assert meet(torch=False)[1] == set()
 
 
 FAULTS = {
-    "one port is blocked one way": (
-        lambda pair, node, all: pair["ports"].update({"6379": SILENT}),
-        ("VR-NET-01", "worker-0 -> head", "port 6379: no answer (1 of 9002 ports)"),
-    ),
-    "the scan finds one": (
-        lambda pair, node, all: pair["scan"].update(silent=[12345]),
-        ("VR-NET-01", "worker-0 -> head", "port 12345: no answer (1 of 9002 ports)"),
-    ),
-    "a firewall drops all": (
-        lambda pair, node, all: pair.update(ports={"6379": SILENT, "10002": SILENT}, said=None, scan=None, trips=None),
-        ("VR-NET-01", "worker-0 -> head", "no port answers (no answer)"),
-    ),
-    "a firewall refuses": (
-        lambda pair, node, all: all["head"].update(listened=[10002]),
-        (
-            "VR-NET-01",
-            "worker-0 -> head, worker-1 -> head",
-            "port 10002: refused by a firewall (1 of 9002 ports)",
-        ),
-    ),
-    "addresses are translated": (
-        lambda pair, node, all: pair["said"].update(you="192.168.0.9"),
-        ("VR-NET-02", "worker-0 -> head", "head sees 192.168.0.9, and worker-0 is 10.0.0.2"),
-    ),
-    "the host's name is 127.0.1.1": (
-        lambda pair, node, all: node["choices"].update(Gloo="127.0.1.1"),
-        ("VR-NET-03", "worker-0", "its own name is 127.0.1.1, and it is 10.0.0.2"),
-    ),
-    "IPv6 comes first": (
-        lambda pair, node, all: node["choices"].update(Gloo="fe80::1"),
-        ("VR-NET-03", "worker-0", "its own name is fe80::1, and it is 10.0.0.2"),
-    ),
-    "Docker Desktop": (
-        lambda pair, node, all: node.update(names=["kubernetes.docker.internal"]),
-        (
-            "VR-NET-03",
-            "worker-0",
-            "an address of it is called kubernetes.docker.internal, as Docker Desktop writes into its hosts file",
-        ),
-    ),
-    "full packets are dropped": (
-        lambda pair, node, all: pair.update(mtu=1400),
-        ("VR-NET-04", "worker-0 -> head", "it does not arrive; with an MTU of 1400 it does"),
-    ),
-    "nothing large arrives": (
-        lambda pair, node, all: pair.update(mtu=None),
-        ("VR-NET-04", "worker-0 -> head", "it does not arrive; a smaller MTU does not help"),
-    ),
-    "5 % are lost": (
-        lambda pair, node, all: pair["trips"].update(again=40),
-        ("VR-NET-05", "worker-0 -> head", "40 of 800 packets sent again, round trips of 0.1 to 9 ms"),
-    ),
-    "a message has no answer": (
-        lambda pair, node, all: pair.update(trips="lost"),
-        ("VR-NET-05", "worker-0 -> head", "no answer in 10 s, after which Ray counts a health check as failed"),
-    ),
-    "far away": (
-        lambda pair, node, all: pair["trips"].update(fastest_ms=80.0, slowest_ms=90.0),
-        ("VR-NET-05", "worker-0 -> head", "1 of 800 packets sent again, round trips of 80.0 to 90 ms"),
-    ),
-    "the wrong interface": (
-        lambda pair, node, all: pair.update(
-            said={**pair["said"], "also": {"NCCL": "192.168.0.2"}}, also={"192.168.0.2": False}
-        ),
-        ("VR-NET-06", "worker-0 -> head", "NCCL on head takes 192.168.0.2, and only 10.0.0.1 is reached"),
-    ),
-    "a proxy": (
-        lambda pair, node, all: node.update(proxy="proxy.example", proxies=["127.0.0.1", "10.0.0.1"]),
-        ("VR-NET-07", "worker-0", "the proxy proxy.example catches 127.0.0.1, 10.0.0.1"),
-    ),
-    "a listener": (
-        lambda pair, node, all: all["head"].update(listeners={"6379": "process 7 (nc -l 6379)"}),
-        ("VR-NET-08", "head", "process 7 (nc -l 6379) listens on port 6379"),
-    ),
-    "no all-reduce": (
-        lambda pair, node, all: node.update(allreduce={"error": "Connection refused"}),
-        ("VR-NET-09", "worker-0", "Connection refused"),
-    ),
-}
+    "addresses are translated": ({"you": "192.168.0.9"}, "VR-NET-02", "worker-0 sees 192.168.0.9, and head is 127.0.0.1"),
+    "the wrong interface": ({"also": {"vLLM": "0.0.0.1"}}, "VR-NET-06", "vLLM on worker-0 takes 0.0.0.1, and only 127.0.0.2 is reached"),
+    "a port is refused": ({"listens": [1]}, "VR-NET-01", "port 1: refused by a firewall (1 of 2 ports)"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "expected"), FAULTS.values(), ids=FAULTS)
-def test_each_fault_is_found_with_its_code_and_nothing_else(change, expected):
-    found = said(changed(change))
-    alarms = [(code, *seen[1:3]) for code, answers in found.items() for seen in answers if seen.status == "alarm"]
-    assert alarms == [expected]
+@pytest.mark.parametrize(("greeting", "code", "seen"), FAULTS.values(), ids=FAULTS)
+def test_fault_between_two_nodes_is_found_by_its_code(meet, monkeypatch, greeting, code, seen):
+    real = network._answer
+
+    async def answer(address, number, seconds):
+        return "refuses" if address == "0.0.0.1" or number == 1 else await real(address, number, seconds)
+
+    monkeypatch.setattr(network, "_answer", answer)
+    monkeypatch.setattr(network, "_TRIED", (1,))
+    found, _ = meet(**greeting)
+    assert [row for row in found if row[1] == ALARM] == [(code, ALARM, "head -> worker-0", seen)]
 
 
-def test_every_check_has_a_meaning_and_a_cure():
-    assert all(check.means and check.cure for check in network.CHECKS)
+def test_another_interface_for_nccl_is_no_fault_of_a_rehearsal(meet):
+    assert ALARM not in {row[1] for row in meet(also={"NCCL": "0.0.0.1"})[0]}
 
 
-def test_another_interface_for_nccl_is_no_fault_of_a_rehearsal():
-    found = changed(FAULTS["the wrong interface"][0])
-    assert not [seen for seen in said(found, profile="cpu")["VR-NET-06"] if seen.status == "alarm"]
+def test_large_message_and_health_check_without_an_answer_are_found(meet, monkeypatch):
+    heard = network._heard
+
+    async def silent(reader, seconds=60):
+        line = await heard(reader)
+        return line if b"you" in line else b""
+
+    monkeypatch.setattr(network, "_heard", silent)
+    assert [(row[0], row[3]) for row in meet()[0]] == [
+        ("VR-NET-05", "no answer in 10 s, as long as Ray's health check waits"),
+        ("VR-NET-04", "it does not arrive"),
+    ]
 
 
-def test_node_that_does_not_answer_is_not_a_fault_of_the_pairs():
-    found = changed(FAULTS["a firewall drops all"][0])
-    del found["head"]
-    assert [seen.status for seen in said(found)["VR-NET-01"]] == ["ok"]
+def test_packets_that_are_sent_again_and_round_trips_that_are_long_are_found(meet, monkeypatch):
+    for again, fastest, status in ((40, 100, ALARM), (2, 100, OK), (0, 80_000, ALARM)):
+        monkeypatch.setattr(network.struct, "unpack_from", lambda *_, counts=(again, fastest, 800): counts)
+        ((code, said, _, seen),) = meet()[0]
+        assert (code, said) == ("VR-NET-05", status)
+        assert seen.startswith(f"{again} of 800 packets sent again, round trips of {fastest / 1000:.1f} to ")
 
 
-def test_while_a_job_trains_it_says_what_is_left_out():
-    found = facts()
-    for node in found.values():
-        node.pop("allreduce", None)
-    answers = said(found, training=("worker-0",))
-    assert answers["VR-NET-01"][-1].seen == "a job trains, so only some ports were tried"
-    assert answers["VR-NET-09"][0][:3] == ("skipped", "the workers", "a job trains")
+def tried(peer, answers, listened=()):
+    async def answer(_address, port, _seconds):
+        return answers.get(port, "accepts")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "_answer", answer)
+        seen = []
+        asyncio.run(network._try_ports(plan("worker-0" if peer == "head" else "head"), peer, seen, listened))
+    return [(one.code, one.where, one.seen) for one in seen]
+
+
+def test_ports_that_do_not_answer_are_counted():
+    count = len({*network._TRIED}) + 2
+    assert tried("head", {}) == []
+    assert tried("head", {10002: "refuses"}) == []  # nobody listens
+    where = "worker-0 -> head"
+    assert tried("head", {6379: "no answer"}) == [("VR-NET-01", where, f"port 6379: no answer (1 of {count} ports)")]
+    refused = f"port 10002: refused by a firewall (1 of {count} ports)"
+    assert tried("head", {10002: "refuses"}, [10002]) == [("VR-NET-01", where, refused)]
+    everything = dict.fromkeys((network._AGENT_PORT, *network._TRIED), "no route to host")
+    assert tried("worker-0", everything) == [("VR-NET-01", "head -> worker-0", "no port answers (no route to host)")]
+
+
+def test_port_without_a_listener_answers(port):
+    assert asyncio.run(network._answer("127.0.0.1", port, 60)) == "refuses"
+    with socket.create_server(("127.0.0.1", port)):
+        assert asyncio.run(network._answer("127.0.0.1", port, 60)) == "accepts"
+
+
+@pytest.fixture
+def itself(tmp_path, monkeypatch):
+    """What the head finds wrong with itself."""
+    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(network, "_HOSTS", tmp_path / "hosts")
+    monkeypatch.setattr(network.processes, "listening", lambda _ports: {})
+    network._HOSTS.write_text("# names\n10.0.0.1 c0ffee\n10.0.0.9 host.docker.internal\n")
+    nodes = {"head": "10.0.0.1", "worker-0": "10.0.0.2"}
+    return lambda gloo="10.0.0.1": list(network._of_itself(plan("head", nodes=nodes), gloo))
+
+
+def test_nothing_is_wrong_with_a_healthy_node(itself):
+    assert itself() == []
+
+
+@pytest.mark.parametrize("name", ["127.0.1.1", "fe80::1", ""])
+def test_own_name_that_others_cannot_reach_is_found(itself, name):
+    assert itself(name) == [("VR-NET-03", f"its own name is {name or 'unknown'}, and it is 10.0.0.1")]
+
+
+def test_name_of_docker_desktop_is_found(itself):
+    network._HOSTS.write_text("10.0.0.1 kubernetes.docker.internal c0ffee\n")
+    assert itself() == [("VR-NET-03", "an address of it is called kubernetes.docker.internal")]
+
+
+def test_proxy_is_named_without_its_password_and_with_what_it_catches(itself, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1,10.0.0.2")
+    for proxy in ("http://ann:secret@proxy.example:3128", "ann:secret@proxy.example:3128"):
+        monkeypatch.setenv("http_proxy", proxy)
+        assert itself() == [("VR-NET-07", "the proxy proxy.example:3128 catches 10.0.0.1")]
+
+
+def test_our_own_ray_that_starts_meanwhile_is_no_foreign_listener(itself, monkeypatch):
+    running = {7: "raylet"}
+
+    def listening(_ports):
+        running[8] = "agent"  # ours, too
+        return {6379: 7, 52365: 8, 8265: 9, 8266: 10, 8267: None}
+
+    monkeypatch.setattr(network.processes, "listening", listening)
+    monkeypatch.setattr(network.processes, "ours", lambda _cluster: running)
+    monkeypatch.setattr(network.processes, "commands", lambda: {9: b"nc\0-l\0"})  # and 10 has ended
+    assert itself() == [
+        ("VR-NET-08", "process 9 (nc) listens on port 8265"),
+        ("VR-NET-08", "a process that this node does not show us listens on port 8267"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +192,6 @@ def test_while_a_job_trains_it_says_what_is_left_out():
         ("=eth", "no interface =eth"),
         ("=eth1", "10.0.0.1"),
         ("^eth0,lo", "10.0.0.1"),
-        ("ib0", "no interface ib0"),
         ("", ""),
     ],
 )
@@ -184,55 +199,41 @@ def test_a_variable_names_interfaces_as_nccl_reads_it(asked, address):
     assert network._named(asked, {"lo": "127.0.0.1", "eth0": "172.0.0.1", "eth1": "10.0.0.1"}) == address
 
 
-def test_proxy_is_named_without_its_password_and_with_what_it_catches(monkeypatch):
-    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    assert network._proxies(["127.0.0.1"])["proxies"] == []
-    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
-    for proxy in ("http://ann:secret@proxy.example:3128", "ann:secret@proxy.example:3128"):
-        monkeypatch.setenv("http_proxy", proxy)
-        found = network._proxies(["127.0.0.1", "10.0.0.1"])
-        assert found == {"proxy": "proxy.example:3128", "proxies": ["10.0.0.1"]}
+@pytest.mark.parametrize(
+    ("returned", "out", "status", "what"),
+    [
+        (0, "NCCL version 2.28.3\n500 MB/s\n", OK, "500 MB/s"),
+        (1, "Traceback:\nConnection refused\n", ALARM, "Connection refused"),
+        (124, "", SKIPPED, "torch was not ready on all workers in 25 s"),
+    ],
+)
+def test_workers_all_reduce_if_all_have_torch_and_are_reached(monkeypatch, returned, out, status, what):
+    calls = []
 
+    def run(words, **_options):
+        calls.append(words)
+        return SimpleNamespace(returncode=returned, stdout=out, stderr=out)
 
-def plan(quick, **nodes):
-    return Plan("head", {"head": "127.0.0.1", **nodes}, "c", "cpu", "/private", 6379, quick, trains=False)
+    async def meet(*_):
+        return ready
 
+    monkeypatch.setattr(network.subprocess, "run", run)
+    monkeypatch.setattr(network, "find_spec", lambda _: True)
+    monkeypatch.setattr(network, "_meet", meet)
+    nodes = {**NODES, "worker-1": "127.0.0.3"}
 
-def test_one_node_has_nothing_to_reach(monkeypatch):
-    monkeypatch.setattr(network, "_within", lambda _seconds, _ask, otherwise: otherwise)
-    found = network.facts(plan(quick=False))
-    cluster = Cluster({"head": "127.0.0.1"}, "cpu", quick=False, knobs=Knobs({}), training=())
-    assert found["pairs"] == {}
-    assert [seen.status for seen in network._judge_trips({"head": found}, cluster)] == ["skipped"]
+    def reduced(node, **more):
+        seen = []
+        asyncio.run(network._of_peers(plan(node, nodes=nodes, **more), {}, seen))
+        return seen
 
-
-def test_our_own_ray_that_starts_meanwhile_is_no_foreign_listener(monkeypatch):
-    running = {7: "raylet"}
-
-    def listening(_ports):
-        running[8] = "agent"  # ours, too
-        return {6379: 7, 52365: 8, 8265: 9, 8266: 10, 8267: None}
-
-    monkeypatch.setattr(network.processes, "listening", listening)
-    monkeypatch.setattr(network.processes, "ours", lambda _cluster: running)
-    monkeypatch.setattr(network.processes, "commands", lambda: {9: b"nc\0-l\0"})  # and 10 has ended
-    assert network._foreign_listeners(plan(quick=False)) == {
-        "8265": "process 9 (nc)",
-        "8267": "a process that this node does not show us",
-    }
-
-
-def test_probe_that_had_ended_is_no_firewall():
-    found = changed(FAULTS["a firewall refuses"][0])
-    for node in ("worker-0", "worker-1"):
-        found["head"]["pairs"][node]["said"] = None
-    assert [seen.status for seen in said(found)["VR-NET-01"]] == ["ok"]
-    found["head"]["listened"].append(6379)  # which they reached
-    assert [seen.status for seen in said(found)["VR-NET-01"]] == ["alarm"]
-
-
-def test_all_reduce_that_a_worker_did_not_begin_is_no_fault():
-    found = changed(FAULTS["no all-reduce"][0])
-    del found["worker-1"]["allreduce"]
-    assert [seen.status for seen in said(found)["VR-NET-09"]] == ["skipped"]
+    ready = {"worker-0"}
+    assert reduced("worker-1") == [("VR-NET-09", status, "worker-1", what)]
+    assert calls[0][-4:] == ["1", "2", "127.0.0.2", "gloo"]
+    compile(calls[0][-5], "sent", "exec")
+    assert reduced("head") == []
+    assert reduced("worker-1", trains=True) == [("VR-NET-09", SKIPPED, "worker-1", "a job trains")]
+    ready = set()
+    why = "two workers with torch that reach each other are needed"
+    assert reduced("worker-1") == [("VR-NET-09", SKIPPED, "worker-1", why)]
+    assert len(calls) == 1

@@ -1,91 +1,128 @@
 """Network: each node reaches each other one as Ray, Gloo and NCCL will, and takes the address by which the others reach it."""
 
+import asyncio
+import contextlib
 import fcntl
+import json
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
+import time
 import urllib.request
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from verl_regress.base import processes
-from verl_regress.doctor import allreduce
-from verl_regress.doctor.checks import Check, Cluster, Facts, Plan, Seen, alarm, ok, skipped
-from verl_regress.doctor.connections import (
-    AGENT_PORT,
-    ANSWERS,
-    DASHBOARD_PORT,
-    HEALTH_CHECK,
-    REFUSES,
-    SILENT,
-    Server,
-    knock,
-    ports,
-    try_peer,
-)
+from verl_regress.base.errors import last_line
+from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Plan, Seen
 
+_HOSTS = Path("/etc/hosts")
 _SIOCGIFADDR = 0x8915  # netdevice(7)
-_QUICK = 0.3  # seconds in which most answers come
+_DASHBOARD_PORT, _AGENT_PORT = 8265, 52365  # Ray's, on the head and on each node
+_WITH_NCCL = ("gpu", "rocm")  # profiles
+_LISTENED = (10002, 15000, 19999, 33001, 45001, 60001)  # by a probe
+# Ray gives 10002 to 19999 to its worker processes (2.60), and the kernel such as the others to raylets, Gloo and NCCL.
+_TRIED = (*_LISTENED, *range(10500, 19999, 500), *range(33000, 60000, 1500))
+_HEALTH_CHECK = 10.0  # seconds that Ray waits for an answer (2.60)
+_ACCEPTS, _REFUSES, _SILENT = "accepts", "refuses", "no answer"
+_ANSWERS = (_ACCEPTS, _REFUSES)  # a port without a listener answers, too
+_PATIENCE = 2.5  # seconds for an answer
+_QUICKLY, _PATIENTLY = (0.3, 0.3, _PATIENCE), (_PATIENCE, _PATIENCE)  # again because a packet may be lost
+_READY_WITHIN, _LONGEST = 20.0, 35.0  # seconds in which the peers' probes start, and end
+_ECHO_SECONDS = 3.0
 _LOSS, _AGAIN = 0.01, 3  # a share of the packets, and how many at least, that must be sent again to be an alarm
-_SLOW_MS = 20.0  # between hosts of one data centre a round trip is below 1
-_WITH_NCCL = ("gpu", "rocm")
-_OF_DESKTOP = ".docker.internal"  # names that Docker Desktop adds
+_SLOW = 20_000  # microseconds: between hosts of one data centre a round trip is below 1,000
+_LARGE = b"x" * (1 << 18) + b"\n"
+# A process of it, on each worker: RANK SIZE ADDRESS_OF_THE_FIRST BACKEND. It ends at once, because the end of others would be an error.
+_ALL_REDUCE = """
+import datetime, os, sys, time, torch, torch.distributed as d
+rank, size, (address, backend) = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+store = d.TCPStore(address, 45003, size, rank == 0)
+d.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=12))
+data = torch.ones(1 << 22, device="cuda" if backend == "nccl" else "cpu")
+d.all_reduce(data[:1])
+began = time.monotonic()
+d.all_reduce(data)
+data[0].item()
+print(f"\\n{16.8 / (time.monotonic() - began):.0f} MB/s", flush=True)
+d.barrier()
+os._exit(0)
+"""
+_ERRORS = (OSError, ValueError, asyncio.TimeoutError)  # ValueError: another program listens there
 
 
 def facts(plan: Plan) -> dict[str, Any]:
-    """What this node takes as its address, what listens there, what its proxies catch, and what it sees of its peers."""
-    found: dict[str, Any] = {
-        "choices": _within(2, _choices, {"Gloo": "no answer of the name service"}),
-        "names": [] if plan.quick else _within(2, lambda: _names(plan.address), []),
-        "listeners": {} if plan.quick else _foreign_listeners(plan),
-        **_proxies(("127.0.0.1", *plan.nodes.values())),
-    }
-    if plan.quick or not plan.peers:
-        return {**found, "pairs": {peer: _try_quickly(plan, peer) for peer in plan.peers}}
-    torch = allreduce.is_possible() and not plan.trains
-    server = Server(plan, {"also": found["choices"], "torch": torch, "trains": plan.trains})
-    with ThreadPoolExecutor(len(plan.peers)) as pool:
-        found["pairs"] = dict(zip(plan.peers, pool.map(lambda peer: try_peer(plan, peer), plan.peers), strict=True))
-    server.close()
-    found |= {"listened": server.ports, "torch": torch}
-    workers = [node for node in plan.nodes if node != "head"]
-    others = [found["pairs"][peer] for peer in workers if peer != plan.node]
-    if (
-        plan.node in workers
-        and others
-        and torch
-        and all(_is_ready(pair) for pair in others)
-        and server.content >= {*workers} - {plan.node}
-    ):
-        backend = "nccl" if plan.profile in _WITH_NCCL else "gloo"
-        found["allreduce"] = allreduce.run(workers.index(plan.node), [plan.nodes[node] for node in workers], backend)
-    return found
-
-
-def _is_ready(pair: Facts) -> bool:
-    return bool(pair["content"] and pair["said"]["torch"])
-
-
-def _within(seconds: float, ask: Callable[[], Any], otherwise: Any) -> Any:
-    """What `ask` returns; `otherwise` if it takes longer, as a name service that is not reached does."""
-    said = [otherwise]
-    thread = threading.Thread(target=lambda: said.append(ask()), daemon=True)
+    """What this node has seen of itself and of its peers."""
+    choices: dict[str, str] = {}
+    thread = threading.Thread(target=lambda: choices.update(_choices()), daemon=True)
     thread.start()
-    thread.join(seconds)
-    return said[-1]
+    thread.join(5)  # the name service may not answer
+    seen = [Seen(code, ALARM, plan.node, what) for code, what in _of_itself(plan, choices.get("Gloo", ""))]
+    asyncio.run(_of_peers(plan, choices, seen))
+    return {"seen": seen}
 
 
-def _try_quickly(plan: Plan, peer: str) -> dict[str, Any]:
-    """What its ports answer; those that do not are tried again, because a packet may be lost."""
-    wanted = ports(plan, peer)
-    answers: dict[int, str] = {}
-    for seconds in (_QUICK, _QUICK, 2.5):
-        left = [port for port in wanted if answers.get(port) not in ANSWERS]
-        answers |= dict(zip(left, knock(plan.nodes[peer], left, seconds), strict=True))
-    return {"said": None, "ports": answers}
+def _of_itself(plan: Plan, gloo: str) -> Iterator[tuple[str, str]]:
+    if not gloo or gloo.startswith("127.") or (":" in gloo) != (":" in plan.nodes[plan.node]):
+        yield "VR-NET-03", f"its own name is {gloo or 'unknown'}, and it is {plan.nodes[plan.node]}"
+    for address, *names in filter(None, map(str.split, _HOSTS.read_text().splitlines())):
+        if address == plan.nodes[plan.node] and (
+            wrong := [name for name in names if name.endswith(".docker.internal")]
+        ):
+            yield "VR-NET-03", f"an address of it is called {wrong[0]}"  # Docker Desktop writes it
+    known = urllib.request.getproxies_environment()
+    proxy = known.get("http") or known.get("all") or ""
+    caught = [each for each in ("127.0.0.1", *plan.nodes.values()) if not urllib.request.proxy_bypass(each)]
+    if proxy and caught:  # it may have a password
+        yield "VR-NET-07", f"the proxy {proxy.rpartition('@')[2]} catches {', '.join(caught)}"
+    of_head = (int(plan.knobs["GCS_PORT"]), _DASHBOARD_PORT) if plan.node == "head" else ()
+    listening = processes.listening({_AGENT_PORT, *of_head})  # before `ours`: our own Ray may be starting
+    ours, commands = processes.ours(plan.knobs["CLUSTER_NAME"]), processes.commands()
+    for port, pid in listening.items():
+        if pid is None:
+            yield "VR-NET-08", f"a process that this node does not show us listens on port {port}"
+        elif pid in commands and pid not in ours:  # its arguments may be secrets
+            name = commands[pid].split(b"\0")[0].decode("utf-8", "replace")
+            yield "VR-NET-08", f"process {pid} ({name}) listens on port {port}"
+
+
+async def _of_peers(plan: Plan, choices: Mapping[str, str], seen: list[Seen]) -> None:
+    if plan.quick or not plan.peers:
+        await asyncio.gather(*(_try_ports(plan, peer, seen) for peer in plan.peers))
+        return
+    torch = find_spec("torch") is not None and not plan.trains
+    ready = await _meet(plan, {"also": choices, "torch": torch}, seen)
+    workers = [node for node in plan.nodes if node != "head"]
+    status, what = SKIPPED, "a job trains" if plan.trains else "two workers with torch that reach each other are needed"
+    if torch and len(workers) > 1 and plan.node in workers and {*workers} <= ready | {plan.node}:
+        backend = "nccl" if plan.profile in _WITH_NCCL else "gloo"
+        words = [_ALL_REDUCE, str(workers.index(plan.node)), str(len(workers)), plan.nodes[workers[0]], backend]
+        words = ["timeout", "25", sys.executable, "-c", *words]
+        ran = subprocess.run(words, capture_output=True, text=True, check=False)
+        status = {0: OK, 124: SKIPPED}.get(ran.returncode, ALARM)
+        what = last_line(ran.stderr if ran.returncode else ran.stdout, "torch was not ready on all workers in 25 s")
+    if plan.node in workers:
+        seen.append(Seen("VR-NET-09", status, plan.node, what))
+
+
+def _choices() -> dict[str, str]:
+    """Which of this node's addresses Gloo and NCCL take (torch 2.13, NCCL 2.28), and vLLM, which asks for the default route."""
+    known = _interfaces()
+    usual = [name for name in known if not name.startswith(("docker", "lo", "virbr"))]
+    found = {
+        "Gloo": _named(os.environ.get("GLOO_SOCKET_IFNAME", ""), known) or _of_hostname(),
+        "NCCL": _named(os.environ.get("NCCL_SOCKET_IFNAME", ""), known) or next((known[name] for name in usual), ""),
+    }
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route, contextlib.suppress(OSError):  # no default route
+        route.connect(("8.8.8.8", 80))  # sends nothing
+        found["vLLM"] = os.environ.get("VLLM_HOST_IP") or route.getsockname()[0]
+    return found
 
 
 def _interfaces() -> dict[str, str]:
@@ -93,280 +130,188 @@ def _interfaces() -> dict[str, str]:
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
-            try:
+            with contextlib.suppress(OSError):
                 answer = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode()))
                 found[name] = socket.inet_ntoa(answer[20:24])
-            except OSError:
-                continue
     return found
 
 
-def _choices() -> dict[str, str]:
-    """Which of this node's addresses Gloo and NCCL take (torch 2.13, NCCL 2.28), and vLLM, which asks for the default route."""
-    interfaces = _interfaces()
-    found = {"Gloo": _named(os.environ.get("GLOO_SOCKET_IFNAME", ""), interfaces) or _of_hostname()}
-    asked = os.environ.get("NCCL_SOCKET_IFNAME", "")
-    usual = [name for name in interfaces if not name.startswith(("docker", "lo", "virbr"))]
-    usual.sort(key=lambda name: not name.startswith("ib"))
-    found["NCCL"] = _named(asked, interfaces) or next((interfaces[name] for name in usual), "")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
-        try:
-            route.connect(("8.8.8.8", 80))  # sends nothing
-            found["vLLM"] = os.environ.get("VLLM_HOST_IP") or route.getsockname()[0]
-        except OSError:
-            pass  # there is no default route
-    return found
-
-
-def _named(asked: str, interfaces: Mapping[str, str]) -> str:
+def _named(asked: str, known: Mapping[str, str]) -> str:
     """The address of the first interface that a variable such as NCCL_SOCKET_IFNAME means: names, their beginnings, after ^ those not meant."""
-    if not asked:
-        return ""
     words = tuple(asked.lstrip("^=").split(","))
-    for name, address in interfaces.items():
+    for name, address in known.items() if asked else ():
         if (name in words if asked[0] == "=" else name.startswith(words)) != (asked[0] == "^"):
             return address
-    return f"no interface {asked}"
+    return asked and f"no interface {asked}"
 
 
 def _of_hostname() -> str:
     """The first address of the host's own name that is the host's."""
-    for family, _, _, _, address in _resolved(socket.gethostname()):
-        with socket.socket(family) as here:
-            try:
+    with contextlib.suppress(OSError):  # the name has no address
+        for family, _, _, _, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
+            with socket.socket(family) as here, contextlib.suppress(OSError):
                 here.bind((address[0], 0))
                 return str(address[0])
-            except OSError:
-                continue
     return "127.0.0.1"
 
 
-def _resolved(name: str) -> list[Any]:
+async def _knock(address: str, numbers: Sequence[int], patience: Iterable[float]) -> dict[int, str]:
+    """What each port says to a connection: one of _ANSWERS, or why there is none; tried again as often as `patience` has seconds."""
+    said: dict[int, str] = {}
+    for seconds in patience:
+        left = [port for port in numbers if said.get(port) not in _ANSWERS]
+        answers = await asyncio.gather(*(_answer(address, port, seconds) for port in left))
+        said |= dict(zip(left, answers, strict=True))
+    return said
+
+
+async def _answer(address: str, port: int, seconds: float) -> str:
     try:
-        return socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
+        _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), seconds)
+    except (ConnectionRefusedError, ConnectionResetError):
+        return _REFUSES
+    except (asyncio.TimeoutError, TimeoutError):
+        return _SILENT
+    except OSError as error:
+        return os.strerror(error.errno or 0).lower()
+    writer.close()
+    return _ACCEPTS
 
 
-def _names(address: str) -> list[str]:
-    """The names of this node's address and of the loopback."""
-    return [socket.getnameinfo((each, 0), 0)[0] for each in (address, "127.0.0.1")]
+async def _try_ports(plan: Plan, peer: str, seen: list[Seen], listened: Sequence[int] = ()) -> None:
+    """Do the ports that Ray, Gloo and NCCL will use on the peer answer? Those on which it has `listened` must not refuse."""
+    wanted = [*([int(plan.knobs["GCS_PORT"])] if peer == "head" else []), _AGENT_PORT, *_TRIED]
+    said = await _knock(plan.nodes[peer], wanted, _QUICKLY if plan.quick else _PATIENTLY)
+    bad = {port: answer for port, answer in said.items() if answer not in _ANSWERS}
+    bad |= {port: "refused by a firewall" for port in listened if said[port] == _REFUSES}
+    if bad:
+        first = bad[min(bad)]
+        some = f"port {min(bad)}: {first} ({len(bad)} of {len(said)} ports)"
+        what = some if len(bad) < len(said) else f"no port answers ({first})"
+        seen.append(Seen("VR-NET-01", ALARM, f"{plan.node} -> {peer}", what))
 
 
-def _proxies(addresses: Iterable[str]) -> dict[str, Any]:
-    """The proxy for HTTP, without its user and password, and those of the addresses that it catches."""
-    known = urllib.request.getproxies_environment()
-    proxy = known.get("http") or known.get("all") or ""
-    caught = [each for each in addresses if proxy and not urllib.request.proxy_bypass(each)]
-    return {"proxy": proxy.rpartition("@")[2], "proxies": caught}
+async def _meet(plan: Plan, greeting: Mapping[str, Any], seen: list[Seen]) -> set[str]:
+    """What this node sees of its peers, whose probes do the same at this time. Returns which of them have torch and take a large message.
+    It greets each connection, and answers each line with the line's length. The first line is the name of a peer that tries all."""
+    awaited, here, listeners, began = set(plan.peers), set[str](), list[socket.socket](), time.monotonic()
+    family = socket.AF_INET6 if ":" in plan.nodes[plan.node] else socket.AF_INET
+
+    async def handle(reader: StreamReader, writer: StreamWriter) -> None:
+        peer = ""
+        with contextlib.suppress(OSError, asyncio.CancelledError):  # the peer has gone, or all is over
+            said = {"you": writer.get_extra_info("peername")[0], "listens": listened, **greeting}
+            writer.write(json.dumps(said).encode() + b"\n")
+            peer = (await reader.readline()).decode().strip()
+            here.update(awaited & {peer})
+            awaited.discard(peer)
+            while line := await reader.readline():
+                writer.write(b"%d\n" % len(line))
+        here.discard(peer)
+        writer.close()
+
+    for port in _LISTENED:
+        with contextlib.suppress(OSError):  # something listens there already
+            listeners.append(socket.create_server(("", port), family=family, backlog=128))
+    listened = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:  # whoever is greeted finds all of them
+        await asyncio.start_server(handle, sock=listener, limit=2 * len(_LARGE))
+    ready = set[str]()
+    await asyncio.gather(*(_try_peer(plan, peer, greeting["also"], awaited, seen, ready) for peer in plan.peers))
+    while (awaited and time.monotonic() < began + _READY_WITHIN) or (here and time.monotonic() < began + _LONGEST):
+        await asyncio.sleep(0.05)
+    return ready
 
 
-def _foreign_listeners(plan: Plan) -> dict[str, str]:
-    """Who listens on the ports that Ray has for itself there, by port; our own Ray does not count."""
-    wanted = {AGENT_PORT, *((plan.gcs_port, DASHBOARD_PORT) if plan.node == "head" else ())}
-    found = processes.listening(wanted)  # before `ours`: our own Ray may be starting
-    own, commands = processes.ours(plan.cluster), processes.commands()
-    return {  # arguments may be secrets
-        str(port): f"process {pid} ({commands[pid].split(bytes(1))[0].decode('utf-8', 'replace')})"
-        if pid
-        else "a process that this node does not show us"
-        for port, pid in found.items()
-        if pid is None or pid in commands.keys() - own.keys()  # the others have ended
-    }
+async def _try_peer(
+    plan: Plan, peer: str, own: Mapping[str, str], awaited: set[str], seen: list[Seen], ready: set[str]
+) -> None:
+    address, said = plan.nodes[peer], dict[str, Any]()
+
+    def alarm(code: str, what: str) -> None:
+        seen.append(Seen(code, ALARM, f"{plan.node} -> {peer}", what))
+
+    with contextlib.suppress(*_ERRORS):
+        port = await _await_server(address)
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), _PATIENCE)
+        said = json.loads(await _heard(reader))
+        writer.write(plan.node.encode() + b"\n")
+    await _try_ports(
+        plan, peer, seen, said.get("listens", () if peer in awaited else _LISTENED)
+    )  # who came to us listens
+    if not said:
+        return
+    if said["you"] not in (plan.nodes[plan.node], *own.values()):
+        alarm("VR-NET-02", f"{peer} sees {said['you']}, and {plan.node} is {plan.nodes[plan.node]}")
+    for who, at in said["also"].items():
+        is_used = (who != "NCCL" or plan.profile in _WITH_NCCL) and at and not at.startswith("127.")
+        if is_used and (await _knock(at, [port], _PATIENTLY))[port] != _ACCEPTS:
+            alarm("VR-NET-06", f"{who} on {peer} takes {at}, and only {address} is reached")
+    status, what = await _trips(reader, writer)
+    seen.append(Seen("VR-NET-05", status, f"{plan.node} -> {peer}", what))
+    writer.write(_LARGE)
+    if not await _heard(reader):
+        alarm("VR-NET-04", "it does not arrive")
+    elif said["torch"]:
+        ready.add(peer)
+    writer.transport.abort()
 
 
-def _pairs(facts: Mapping[str, Facts]) -> Iterator[tuple[str, str, str, Facts]]:
-    """Each pair of nodes that answer: `A -> B`, A, B, and what A saw."""
-    for node, found in facts.items():
-        for peer, seen in found["pairs"].items():
-            if peer in facts:
-                yield f"{node} -> {peer}", node, peer, seen
+async def _await_server(address: str) -> int:
+    end = time.monotonic() + _READY_WITHIN
+    while time.monotonic() < end:
+        for port, answer in (await _knock(address, _LISTENED, [1.2])).items():
+            if answer == _ACCEPTS:
+                return port
+        await asyncio.sleep(0.1)
+    raise TimeoutError
 
 
-def _judge_ports(facts: Mapping[str, Facts], cluster: Cluster) -> Iterator[Seen]:
-    wrong: dict[str, list[str]] = defaultdict(list)
-    tried = 0
-    for where, node, peer, seen in _pairs(facts):
-        scan = seen.get("scan") or {"tried": 0, "silent": []}
-        answers = {int(port): answer for port, answer in seen["ports"].items()} | dict.fromkeys(scan["silent"], SILENT)
-        listened = facts[peer].get("listened", ())
-        bad = {port: answer for port, answer in answers.items() if answer not in ANSWERS}
-        refused = {port for port in listened if answers[port] == REFUSES}
-        if len(refused) < len(listened) or facts[peer]["pairs"].get(node, {}).get("said"):  # they ran at the same time
-            bad |= dict.fromkeys(refused, "refused by a firewall")
-        count = len(seen["ports"]) + scan["tried"]
-        tried += count
-        if bad:
-            port = min(bad)
-            every = f"no port answers ({bad[port]})"
-            some = f"port {port}: {bad[port]} ({len(bad)} of {count} ports)"
-            wrong[every if len(bad) == len(answers) else some].append(where)
-    for what, pairs in wrong.items():
-        yield alarm(", ".join(pairs), what)
-    if not wrong:
-        yield ok("every pair", f"{tried} connections were answered")
-    if cluster.training and not cluster.quick:
-        yield skipped(", ".join(cluster.training), "a job trains, so only some ports were tried")
+async def _heard(reader: StreamReader, seconds: float = _PATIENCE) -> bytes:
+    """The peer's next line; b"" without one."""
+    try:
+        return await asyncio.wait_for(reader.readline(), seconds)
+    except _ERRORS:
+        return b""
 
 
-def _judge_nat(facts: Mapping[str, Facts], cluster: Cluster) -> Iterator[Seen]:
-    for where, node, peer, seen in _pairs(facts):
-        if seen["said"] and seen["said"]["you"] not in (cluster.nodes[node], *facts[node]["choices"].values()):
-            yield alarm(where, f"{peer} sees {seen['said']['you']}, and {node} is {cluster.nodes[node]}")
-
-
-def _judge_names(facts: Mapping[str, Facts], cluster: Cluster) -> Iterator[Seen]:
-    for node, found in facts.items():
-        gloo = found["choices"]["Gloo"]
-        if gloo.startswith("127.") or (":" in gloo) != (":" in cluster.nodes[node]):
-            yield alarm(node, f"its own name is {gloo}, and it is {cluster.nodes[node]}")
-        for name in found["names"]:
-            if name.endswith(_OF_DESKTOP):
-                yield alarm(node, f"an address of it is called {name}, as Docker Desktop writes into its hosts file")
-
-
-def _judge_interfaces(facts: Mapping[str, Facts], cluster: Cluster) -> Iterator[Seen]:
-    for where, _, peer, seen in _pairs(facts):
-        for who, address in (seen["said"] or {}).get("also", {}).items():
-            is_used = who != "NCCL" or cluster.profile in _WITH_NCCL
-            if is_used and not address.startswith("127.") and not seen["also"][address]:
-                yield alarm(where, f"{who} on {peer} takes {address}, and only {cluster.nodes.get(peer)} is reached")
-
-
-def _judge_mtu(facts: Mapping[str, Facts], _cluster: Cluster) -> Iterator[Seen]:
-    for where, _, _, seen in _pairs(facts):
-        if seen["said"] and seen["mtu"] != 0:
-            passes = f"with an MTU of {seen['mtu']} it does" if seen["mtu"] else "a smaller MTU does not help"
-            yield alarm(where, f"it does not arrive; {passes}")
-
-
-def _judge_trips(facts: Mapping[str, Facts], _cluster: Cluster) -> Iterator[Seen]:
-    known = {where: seen["trips"] for where, _, _, seen in _pairs(facts) if seen.get("trips")}
-    for where, trips in known.items():
-        if trips == "lost":
-            yield alarm(where, f"no answer in {HEALTH_CHECK:.0f} s, after which Ray counts a health check as failed")
-            continue
-        again, sent = trips["again"], trips["sent"]
-        if trips["fastest_ms"] > _SLOW_MS or (again >= _AGAIN and again >= _LOSS * sent):
-            yield alarm(where, f"{again} of {sent} packets sent again, {_span(trips)}")
-    measured = [trips for trips in known.values() if trips != "lost"]
-    if measured:
-        slowest = max(measured, key=lambda trips: trips["slowest_ms"])
-        yield ok("every other pair", f"{_span(slowest)}, of the {HEALTH_CHECK:.0f} s of a health check")
-    elif not known:
-        yield skipped("every pair", "no connection, or the kernel does not count packets")
-
-
-def _span(trips: Facts) -> str:
-    return f"round trips of {trips['fastest_ms']:.1f} to {trips['slowest_ms']:.0f} ms"
-
-
-def _judge_proxies(facts: Mapping[str, Facts], _cluster: Cluster) -> Iterator[Seen]:
-    for node, found in facts.items():
-        if found["proxies"]:
-            yield alarm(node, f"the proxy {found['proxy']} catches {', '.join(found['proxies'])}")
-
-
-def _judge_listeners(facts: Mapping[str, Facts], _cluster: Cluster) -> Iterator[Seen]:
-    for node, found in facts.items():
-        for port, who in found["listeners"].items():
-            yield alarm(node, f"{who} listens on port {port}")
-
-
-def _judge_allreduce(facts: Mapping[str, Facts], cluster: Cluster) -> Iterator[Seen]:
-    tried = {node: found["allreduce"] for node, found in facts.items() if "allreduce" in found}
-    if len(tried) < sum(node in facts for node in cluster.workers):  # those that tried have waited for the others
-        tried = {}
-    for node, found in tried.items():
-        if "error" in found:
-            yield alarm(node, found["error"])
-        elif "late" in found:
-            yield skipped(node, found["late"])
-    pairs = {
-        f"{node} -> {cluster.workers[int(to)]}": speed
-        for node, found in tried.items()
-        for to, speed in found.get("pairs", {}).items()
-    }
-    if pairs:
-        slowest = min(pairs, key=pairs.__getitem__)
-        least = min(found["all"] for found in tried.values() if "all" in found)
-        yield ok(", ".join(tried), f"{least:.0f} MB/s, and {pairs[slowest]:.0f} MB/s in the slowest pair, {slowest}")
-    elif not tried:
-        yield skipped(
-            "the workers",
-            "a job trains" if cluster.training else "it needs two or more workers that all have torch and are reached",
-        )
+async def _trips(reader: StreamReader, writer: StreamWriter) -> tuple[str, str]:
+    """Round trips, and packets that are sent again, as the kernel counts them (tcp(7), TCP_INFO)."""
+    slowest, end = 0.0, time.monotonic() + _ECHO_SECONDS
+    while time.monotonic() < end:
+        began = time.monotonic()
+        writer.write(b"x" * 50 + b"\n")  # one at a time: several packets may be sent again because the peer is busy
+        if not await _heard(reader, _HEALTH_CHECK):
+            return ALARM, f"no answer in {_HEALTH_CHECK:.0f} s, as long as Ray's health check waits"
+        slowest = max(slowest, 1000 * (time.monotonic() - began))
+        await asyncio.sleep(0.005)
+    info = writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+    again, fastest, sent = struct.unpack_from("100xI44xI4xI", info.ljust(192, b"\0"))
+    is_bad = fastest > _SLOW or again >= max(_AGAIN, _LOSS * sent)
+    what = f"{again} of {sent} packets sent again, round trips of {fastest / 1000:.1f} to {slowest:.0f} ms"
+    return ALARM if is_bad else OK, what
 
 
 _EXPORT = (
-    "put 'export GLOO_SOCKET_IFNAME=NAME' and 'export NCCL_SOCKET_IFNAME=NAME' with the interface that leads to the other nodes into "
-    "env/local.env, then 'make down up'"
+    "put 'export GLOO_SOCKET_IFNAME=NAME', and that of NCCL_SOCKET_IFNAME, into env/local.env, then 'make down up'"
 )
 CHECKS = (
-    Check(
-        "VR-NET-01",
-        "connect to each other node on ports of Ray, Gloo and NCCL",
-        _judge_ports,
-        "a firewall drops what they send: a worker does not join, or is soon called dead, or processes wait for each other",
-        "open all TCP ports between the hosts of the nodes (a container engine that sets iptables' policy for FORWARD to DROP is a usual cause)",
-        quick=True,
-    ),
-    Check(
-        "VR-NET-02",
-        "compare with the address that the other node sees",
-        _judge_nat,
-        "addresses are translated between them (NAT), and what Ray or Gloo sends back goes elsewhere",
-        "connect the nodes without translation: HOSTS_FILE (the hosts' own network), or address=IP in NODES_FILE",
-    ),
-    Check(
-        "VR-NET-03",
-        "resolve the node's own name, as Gloo does",
-        _judge_names,
-        "Gloo listens where no other node connects to",
-        f"correct the node's hosts file, or {_EXPORT}",
-        quick=True,
-    ),
-    Check(
-        "VR-NET-04",
-        "send a message of 256 KiB",
-        _judge_mtu,
-        "packets of full size are dropped on the way: Ray's nodes join, and the first large tensor hangs",
-        "give the interfaces of the nodes the smallest MTU on the way, or let ICMP pass",
-    ),
-    Check(
-        "VR-NET-05",
-        "send small messages for 3 s",
-        _judge_trips,
-        "each step waits for its slowest packet",
-        "check cables, switches and the load of that network, or train on other nodes",
-    ),
-    Check(
-        "VR-NET-06",
-        "reach the address that Gloo, NCCL and vLLM take",
-        _judge_interfaces,
-        "the node has several interfaces, and processes wait for each other on the wrong one",
-        f"{_EXPORT}; vLLM takes the one with the default route",
-    ),
-    Check(
-        "VR-NET-07",
-        "find proxies that catch the nodes' addresses",
-        _judge_proxies,
-        "requests to Ray and to rollout servers go to a proxy that does not know the nodes",
-        "add these addresses to no_proxy on that node",
-        quick=True,
-    ),
-    Check(
-        "VR-NET-08",
-        "find who listens on Ray's own ports",
-        _judge_listeners,
-        "Ray does not start there, or another cluster answers",
-        "end that process, or choose another node; the port of the GCS is GCS_PORT",
-    ),
-    Check(
-        "VR-NET-09",
-        "all-reduce 16 MB between the workers",
-        _judge_allreduce,
-        "a job's processes will not find each other either",
-        "see the other checks of the network first",
-    ),
-)
+    Check("VR-NET-01", "connect on ports of Ray, Gloo and NCCL", "a worker does not join, is soon called dead, or waits for others",
+          "open all TCP ports between the hosts (Docker may set iptables' policy for FORWARD to DROP)"),
+    Check("VR-NET-02", "compare with the address that the other node sees", "what Ray or Gloo sends back goes elsewhere (NAT)",
+          "connect the nodes without translation: HOSTS_FILE, or address=IP in NODES_FILE", quick=False),
+    Check("VR-NET-03", "resolve the node's own name, as Gloo does", "Gloo listens where no other node connects to",
+          f"correct the node's hosts file, or {_EXPORT}"),
+    Check("VR-NET-04", "send a message of 256 KiB", "packets of full size are dropped, and the first large tensor hangs",
+          "give the nodes' interfaces the smallest MTU on the way, or let ICMP pass", quick=False),
+    Check("VR-NET-05", "send small messages for 3 s", "each step waits for its slowest packet",
+          "check that network's cables, switches and load", quick=False),
+    Check("VR-NET-06", "reach the address that Gloo, NCCL and vLLM take", "processes wait on the wrong interface",
+          f"{_EXPORT}; vLLM takes the one with the default route", quick=False),
+    Check("VR-NET-07", "find proxies that catch the nodes' addresses", "requests to Ray and rollout servers go to the proxy",
+          "add these addresses to no_proxy on that node"),
+    Check("VR-NET-08", "find who listens on Ray's own ports", "Ray does not start there, or another cluster answers",
+          "end that process, or choose another node or GCS_PORT"),
+    Check("VR-NET-09", "all-reduce 16 MB between the workers", "a job's processes will not find each other either",
+          "see the other checks of the network first", quick=False),
+)  # fmt: skip
