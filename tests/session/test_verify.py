@@ -108,9 +108,10 @@ def test_a_session_from_begin_to_end(verify, cluster, shared):
     assert (session.is_over, cluster.submitted) == (True, [job])
 
 
-def test_the_jobs_of_a_session_have_no_debugger(verify, cluster, shared):
-    outcome, words = verify(DEBUGGER="1")
+def test_the_jobs_of_a_session_have_no_debugger_and_record_what_the_doctor_left_out(verify, cluster, shared):
+    outcome, words = verify(DEBUGGER="1", SKIP_DOCTOR="VR-NET-05")
     [job] = cluster.submitted
+    assert JobDir(shared.jobs / job).read_state("submitted")["skip_doctor"] == "VR-NET-05"
     assert (outcome.status, words) == (0, ["end", "0"])
     assert json.loads((shared.jobs / job / "config" / "resolved.json").read_text())["debugger"] is None
 

@@ -12,12 +12,12 @@ if __name__ == "__main__":
     lines = []
     while (line := sys.stdin.buffer.readline()).strip():
         lines.append(line.decode("utf-8", "replace"))
-    memory = f"/proc/self/fd/{os.memfd_create('doctor')}"
+    memory = f"/proc/self/fd/{os.memfd_create('doctor')}"  # rule-ok: a name for it
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as sent, zipfile.ZipFile(memory, "w") as packages:
         for member in sent:
             if (file := sent.extractfile(member)) is not None:
                 packages.writestr(member.name, file.read())
-    sys.path.insert(0, memory)
+    sys.path.insert(0, memory)  # rule-ok: the node has nothing of ours
     from verl_regress.doctor.command import main
 
     raise SystemExit(main(sys.argv[1:], lines))

@@ -23,7 +23,6 @@ from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Facts, Plan, S
 # Each has `facts(Plan)`, which runs on every node at once and returns what JSON can have, and CHECKS.
 GROUPS: Mapping[str, ModuleType] = {"network": network, "machine": machine, "shared root": shared_root}
 _LONGEST = 48.0  # seconds that a group's facts may take
-_END = 60  # seconds after which a probe that nothing reads any more ends by itself
 _BUSY = re.compile(rb"ray::(?!IDLE|SPILL_|RESTORE_|DELETE_|DashboardAgent|RuntimeEnvAgent)")
 
 
@@ -55,7 +54,7 @@ def main(argv: Sequence[str], lines: Sequence[str]) -> int:
     plan = Plan(nodes, args.shared_root, args.knobs, args.quick, args.run, args.node)
     if args.half == "judge":
         return _judge(plan, groups, lines, is_gate=args.gate)
-    signal.alarm(_END)
+    signal.alarm(60)  # what nothing reads any more ends by itself
     print(json.dumps(_probe(replace(plan, trains=is_training(processes.commands().values())), groups)), flush=True)
     return 0
 

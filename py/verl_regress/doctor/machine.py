@@ -27,7 +27,7 @@ _TRIAL = "import torch; torch.ones(9, device='cuda'); assert torch.backends.cudn
 
 def facts(plan: Plan) -> dict[str, Any]:
     """What is wrong with this node."""
-    problems = [*_limits(plan), *_space(plan), *_processes(plan), *_devices(plan)]
+    problems = [*_limits(plan), *_space(plan), *_processes(), *_devices(plan)]
     if plan.profile == "gpu" and plan.node != "head" and not plan.quick and not plan.trains:
         problems += _trial()
     return {"seen": [Seen(code, ALARM, plan.node, seen) for code, seen in problems], **_versions(plan)}
@@ -85,11 +85,10 @@ def _memory() -> int:
     return min(limits)
 
 
-def _processes(plan: Plan) -> Iterator[tuple[str, str]]:
-    ours, mark = processes.ours(plan.knobs["CLUSTER_NAME"]), f"{processes.MARK}=".encode()
+def _processes() -> Iterator[tuple[str, str]]:
     for pid, row in processes.table().items():
-        is_cluster = pid in ours or any(one.startswith(mark) for one in row.environ)
-        if not is_cluster and (name := Path(row.command.split(" ")[0]).name) in ("gcs_server", "raylet"):
+        is_marked = any(one.startswith(f"{processes.MARK}=".encode()) for one in row.environ)
+        if not is_marked and (name := Path(row.command.split(" ")[0]).name) in ("gcs_server", "raylet"):
             yield "VR-MACH-08", f"the {name} of another Ray runs there (pid {pid})"
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         if os.environ.get(name):

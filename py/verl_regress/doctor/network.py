@@ -102,9 +102,8 @@ async def _of_peers(plan: Plan, choices: Mapping[str, str], seen: list[Seen]) ->
     status, what = SKIPPED, "a job trains" if plan.trains else "two workers with torch that reach each other are needed"
     if torch and len(workers) > 1 and plan.node in workers and {*workers} <= ready | {plan.node}:
         backend = "nccl" if plan.profile in _WITH_NCCL else "gloo"
-        words = [_ALL_REDUCE, str(workers.index(plan.node)), str(len(workers)), plan.nodes[workers[0]], backend]
-        words = ["timeout", "25", sys.executable, "-c", *words]
-        ran = subprocess.run(words, capture_output=True, text=True, check=False)
+        words = ["timeout", "25", sys.executable, "-c", _ALL_REDUCE, str(workers.index(plan.node)), str(len(workers))]
+        ran = subprocess.run([*words, plan.nodes[workers[0]], backend], capture_output=True, text=True, check=False)
         status = {0: OK, 124: SKIPPED}.get(ran.returncode, ALARM)
         what = last_line(ran.stderr if ran.returncode else ran.stdout, "torch was not ready on all workers in 25 s")
     if plan.node in workers:

@@ -157,7 +157,8 @@ class Driver:
                         return False
                     submit.say_left_out(planned)
                     api, is_allowed = RayApi(planned.driver.address), self.args.knobs.is_on("ALLOW_MISMATCH")
-                    submit.send(planned, api, "sdk", self.secrets[spec], allow_mismatch=is_allowed)
+                    skipped = self.args.knobs["SKIP_DOCTOR"]
+                    submit.send(planned, api, "sdk", self.secrets[spec], allow_mismatch=is_allowed, skip_doctor=skipped)
             except RegressError as error:
                 say.error(str(error))
                 raise RegressError(

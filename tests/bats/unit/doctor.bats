@@ -69,9 +69,9 @@ doctor() { sandbox::run WORKERS=1 "$@"; }
   [[ $output == *'error   No node of mvp11 runs the doctor (head'*"): bring the cluster up with 'make up'."* ]] || fail 'another sentence'
 }
 
-@test "a node whose transport hangs has a deadline, and what was started for it is ended" {
+@test "a node whose transport hangs has a deadline, and what runs for it is ended" {
   sandbox::lines WORKERS=1 <<'SH'
-node::address() { [[ $1 == worker-0 ]] || { echo 10.0.0.1 && return; }; sleep 317; }
+node::address() { [[ $1 == worker-0 ]] || { echo 10.0.0.1 && return; }; sleep 317; } # rule-ok: it hangs
 DOCTOR_REACHES=1
 doctor::run || echo "status $?"
 ! pgrep -fx 'sleep 317'
