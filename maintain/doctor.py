@@ -231,7 +231,10 @@ def recorded(record: Mapping[str, Any]) -> Iterable[str]:
         found = f"`{one['code']}`" if one["found"] else f"**not found** (`{one['code']}`)"
         also = f" (also {', '.join(one['others'])})" if one["others"] else ""
         saw, without = f"{one['where']}: {one['seen']}" if one["found"] else "-", one.get("without")
-        instead = f"{without['seconds']:.0f} s: `{without['line'].partition(' ')[2].strip()}`" if without else "-"
+        instead = "not measured"
+        if without:
+            of_job = " (a job, in [reliability.md](../maintain/reliability.md))" if without.get("job") else ""
+            instead = f"{without['seconds']:.0f} s: `{without['line'].partition(' ')[2].strip()}`{of_job}"
         cells = (one["name"], found + also, saw, f"{one['seconds']} s", instead)
         yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 

@@ -31,10 +31,10 @@ doctor::run() {
 # doctor::_ask DIR KIND SECONDS NODES COMMAND ARG...: runs COMMAND NODE ARG... for each word of NODES, all at once. What each prints is in
 # DIR/NODE.KIND, what it says on stderr in DIR/NODE.said, and DOCTOR_STATUS is the last one's. One that is late is ended, with its children.
 doctor::_ask() {
-  local dir=$1 kind=$2 longest=$3 nodes=$4 node pids=()
+  local dir=$1 kind=$2 longest=$3 asked=$4 node pids=()
   shift 4
   set -m # a process group each
-  for node in $nodes; do
+  for node in $asked; do
     ("$1" "$node" "${@:2}") </dev/null >"${dir}/${node}.${kind}" 2>"${dir}/${node}.said" &
     pids+=("$!")
   done
