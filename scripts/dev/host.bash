@@ -158,7 +158,7 @@ host::ensure_packages() {
   [[ " ${HOST_PACKAGES[*]} " != *' docker.io '* || -z $(apt-cache "${HOST_APT[@]}" madison docker-cli 2>/dev/null) ]] ||
     HOST_PACKAGES+=(docker-cli)
   log::while "installing ${HOST_PACKAGES[*]}" log::last_line "${log}/install" -- \
-    host::_apt "${log}/install" install --yes --no-install-recommends "${HOST_PACKAGES[@]}" || {
+    host::_apt "${log}/install" install --yes --no-remove --no-install-recommends "${HOST_PACKAGES[@]}" || {
     tail -n 5 "${log}/install" >&2
     cli::die 1 "apt-get could not install ${HOST_PACKAGES[*]}; its last lines are above."
   }

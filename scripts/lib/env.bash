@@ -183,6 +183,7 @@ env::keep() {
   # Its last line may have no end.
   printf '%s\n' '' "# $1" "${ENV_LACKING[@]}" >>"${REPO_DIR}/env/local.env" ||
     cli::die 1 "${REPO_DIR}/env/local.env cannot be written: give '${ENV_LACKING[*]}' with each make command."
+  (($(id -u) != 0)) || chown --reference="${REPO_DIR}/env" -- "${REPO_DIR}/env/local.env" # of who typed sudo
   log::changed "env/local.env: ${ENV_LACKING[*]#export }"
 }
 

@@ -49,5 +49,6 @@ venv::_make() {
     venv::pip "${log}/pip" install --requirement "$VENV_LOCK" ||
     cli::die 1 "pip could not install requirements-dev.lock into ${VENV_DIR} (its output is above): check the network and this machine's pip configuration."
   venv::_stamp >"${VENV_DIR}/.stamp"
+  (($(id -u) != 0)) || chown -R --reference="$REPO_DIR" -- "$VENV_DIR" # of who typed sudo
   log::changed "${VENV_DIR} ($("${VENV_DIR}/bin/python" --version), $(grep -c '==' "$VENV_LOCK") pinned packages)"
 }

@@ -89,13 +89,14 @@ image::_wheels() {
 }
 
 image::ensure_wheelhouse() {
-  local house new
+  local house new left
   house=$(image::wheelhouse)
   if [[ -d $house ]]; then
     log::skip "wheelhouse ${house} (exists, same inputs)"
     return
   fi
   venv::ensure
+  for left in "$house".tmp.*; do kill -0 "${left##*.}" 2>/dev/null || rm -rf -- "$left"; done # of a run that was killed
   new="${house}.tmp.$$"
   log::info "fetching the packages of the node image into ${house}: $(sed -n 's/^# Size: //p' "$(image::requirements).in")"
   cli::on_exit rm -rf -- "$new"

@@ -62,7 +62,7 @@ no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon}' >&2;
     : >"$CALLS"
     bootstrap scripts/dev/bootstrap_host.sh "$option"
     assert_status 0
-    assert_called "apt-get install --yes --no-install-recommends ${packages//,/ }"
+    assert_called "apt-get install --yes --no-remove --no-install-recommends ${packages//,/ }"
     : >"$CALLS"
     for tool in $tools; do stub "$tool"; done
     bootstrap scripts/dev/bootstrap_host.sh "$option"
@@ -83,7 +83,7 @@ EOT
   assert_line "        missing: jq parallel git"
   assert_line "        will install with apt-get: jq parallel git"
   assert_line "changed installed jq parallel git"
-  assert_called "apt-get install --yes --no-install-recommends jq parallel git"
+  assert_called "apt-get install --yes --no-remove --no-install-recommends jq parallel git"
 }
 
 @test "without root and sudo, or on another distribution, it only prints the list" {
