@@ -17,7 +17,7 @@ env::load
 kit::find
 kit::tell
 if [[ -n $CHECK ]]; then
-  kit::is_complete || exit 9
+  [[ ! -s ${KIT_FACTS}/lacking ]] || exit 9
   exit 0
 fi
 kit::need_space

@@ -5,7 +5,7 @@
 #   KIT=FILE scripts/69_unkit.sh             where there is no make yet
 #   CHECK=1 KIT=FILE scripts/69_unkit.sh     only check the kit
 #
-# It unpacks the kit into ${WORKDIR}/kit, installs missing packages with apt-get (root or sudo), Compose v2 and an engine if none answers, makes
+# It unpacks the kit into ${WORKDIR}/cache/unkit, installs missing packages with apt-get (root or sudo), Compose v2 and an engine if none answers, makes
 # .venv, loads the node images, and puts verl, data and models into WORKDIR. Jobs get variables that keep them from asking other hosts
 # (env/local.env), and all later commands get the knobs that the kit was made with.
 #
@@ -18,16 +18,22 @@ source "${REPO_DIR}/scripts/dev/unkit.bash"
 cli::begin "$@"
 env::load_knobs
 WORKDIR=$(realpath -m -- "$WORKDIR")
+HOST_KIT="${WORKDIR}/cache/unkit"
 unkit::read
 unkit::need_same
 unkit::need_settings
-unkit::need_place
-unkit::need_means
+host::look_for_tools
+host::look_for_git
+host::look_for_engine
+host::print_plan
+host::need_means
 unkit::need_space
 unkit::need_whole
 unkit::need_engine
 [[ -z $CHECK ]] || exit 0
 unkit::unpack
-unkit::install
+host::ensure_packages
+host::ensure_python --engine
+host::ensure_engine
 unkit::put
 unkit::keep_settings

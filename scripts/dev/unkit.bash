@@ -2,6 +2,9 @@
 # shellcheck shell=bash
 
 declare -gA UNKIT_FACTS=() # what the manifest's head says
+# They keep what jobs use from asking other hosts.
+readonly UNKIT_OFFLINE=(VERL_REGRESS_OFFLINE=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 WANDB_MODE=offline
+  RAY_USAGE_STATS_ENABLED=0)
 
 # unkit::read: the kit's manifest, in UNKIT_DIR, and its facts.
 unkit::read() {
@@ -36,8 +39,7 @@ unkit::need_whole() {
   local wrong
   log::while 'computing the hashes of the kit' -- unkit::_find_hashes ||
     cli::die 2 "KIT=${KIT} (from ${ENV_ORIGIN[KIT]}) is cut off or damaged ($(head -n 1 "${UNKIT_DIR}/said")): copy it again."
-  wrong=$(LC_ALL=C comm -3 <(grep -v '^MANIFEST' "${UNKIT_DIR}/found" | LC_ALL=C sort) <(grep -v '^#' "${UNKIT_DIR}/MANIFEST" | cut -f1,5 | LC_ALL=C sort) |
-    awk -F '\t' 'NR == 1 { print $1 == "" ? $2 : $1 }')
+  wrong=$(comm -3 <(grep -v '^MANIFEST' "${UNKIT_DIR}/found" | sort) <(grep -v '^#' "${UNKIT_DIR}/MANIFEST" | cut -f1,5 | sort) | awk 'NR == 1 { print $1 }')
   [[ -z $wrong ]] ||
     cli::die 2 "KIT=${KIT} (from ${ENV_ORIGIN[KIT]}) is damaged: ${wrong} does not have the hash of the manifest; copy the kit again."
   log::ok "the kit is whole: $(grep -vc '^#' "${UNKIT_DIR}/MANIFEST") files"
@@ -46,13 +48,6 @@ unkit::need_whole() {
 unkit::_find_hashes() { # log::while prints on stderr
   # shellcheck disable=SC2016  # expanded by the shell that tar starts for each file
   tar -xf "$KIT" --to-command='printf "%s\t%s\n" "$TAR_FILENAME" "$(sha256sum | cut -c1-64)"' >"${UNKIT_DIR}/found" 2>"${UNKIT_DIR}/said"
-}
-
-# unkit::need_place: HOST_KIT, where the kit is unpacked, does not have the kit's file itself, because what is there is removed.
-unkit::need_place() {
-  HOST_KIT="${WORKDIR}/kit"
-  [[ $(realpath -- "$KIT") != "$HOST_KIT"/* && $(realpath -- "$KIT") != "$HOST_KIT".partial/* ]] ||
-    cli::die 2 "KIT=${KIT} (from ${ENV_ORIGIN[KIT]}) is in ${HOST_KIT}, which is replaced by what the kit has: move it elsewhere."
 }
 
 unkit::is_unpacked() { cmp -s "${UNKIT_DIR}/MANIFEST" "${HOST_KIT}/MANIFEST"; }
@@ -81,7 +76,7 @@ unkit::unpack() {
       cli::die 1 "The kit could not be unpacked into ${HOST_KIT}.partial (the reason is above): make space there, and run this again."
     rm -rf -- "$HOST_KIT"
     mv -T -- "${HOST_KIT}.partial" "$HOST_KIT"
-    log::changed "unpacked ${KIT} into ${HOST_KIT}"
+    log::changed "${HOST_KIT} (from ${KIT})"
   fi
   url="file://${HOST_KIT// /%20}"
   mkdir -p "${HOST_KIT}/lists/partial"
@@ -92,15 +87,6 @@ unkit::unpack() {
   export PIP_NO_INDEX=1 PIP_FIND_LINKS="${url}/wheels" PIP_CONFIG_FILE=/dev/null
 }
 
-# unkit::need_means: what is missing can be installed here.
-unkit::need_means() {
-  host::look_for_tools
-  host::look_for_git
-  host::look_for_engine
-  host::print_plan
-  host::need_means
-}
-
 # unkit::need_engine: an engine that is there already serves the kit's Compose.
 unkit::need_engine() {
   local said
@@ -109,13 +95,6 @@ unkit::need_engine() {
   [[ -x ${UNKIT_DIR}/wheels/docker-compose ]] || return 0 # a /tmp from which nothing runs
   said=$("${UNKIT_DIR}/wheels/docker-compose" ls 2>&1) ||
     cli::die 1 "The container engine $(docker version --format '{{.Server.Version}}') does not serve the kit's Compose ($(tail -n 1 <<<"$said")): install a newer engine, or your distribution's Compose v2."
-}
-
-# unkit::install: packages, .venv, Compose, and an engine if there is none, as scripts/dev/bootstrap_host.sh does it.
-unkit::install() {
-  host::ensure_packages
-  host::ensure_python --engine
-  host::ensure_engine
 }
 
 # unkit::put: node images, wheels for another one, verl, data and models, where the other commands look for them.
@@ -135,11 +114,9 @@ unkit::put() {
   done
   while IFS= read -r file; do
     place=${file#trees/}
-    unkit::_put "${place%.tar}" unkit::_untar "${HOST_KIT}/${file}"
+    unkit::_put "${place%.tar}" tar --no-same-owner -xf "${HOST_KIT}/${file}" -C
   done < <(sed -n 's/^\(trees\/[^\t]*\)\t.*/\1/p' "${HOST_KIT}/MANIFEST")
 }
-
-unkit::_untar() { tar --no-same-owner -C "$2" -xf "$1"; }
 
 # unkit::_put PLACE COMMAND...: COMMAND fills a directory, its last argument, which becomes PLACE in WORKDIR.
 unkit::_put() {
@@ -158,16 +135,13 @@ unkit::_put() {
 
 # unkit::_mkdir DIR: with its parents, which root makes as their own parent's owner.
 unkit::_mkdir() {
-  local parent
   [[ ! -d $1 ]] || return 0
-  parent=$(dirname -- "$1")
-  unkit::_mkdir "$parent"
+  unkit::_mkdir "$(dirname -- "$1")"
   mkdir -- "$1"
-  (($(id -u) != 0)) || chown --reference="$parent" -- "$1"
+  (($(id -u) != 0)) || chown --reference="$1/.." -- "$1"
 }
 
-# unkit::need_settings: env/local.env says nothing against what the kit was made with, and against the offline variables, which keep what
-# jobs use from asking other hosts.
+# unkit::need_settings: env/local.env says nothing against what the kit was made with, and against the offline variables.
 unkit::need_settings() {
   local knob
   UNKIT_LINES=()
@@ -180,5 +154,3 @@ unkit::need_settings() {
 
 # unkit::keep_settings: all later commands get them.
 unkit::keep_settings() { env::keep "By 'make unkit': what the kit was made with, and jobs ask no host outside the cluster." "${UNKIT_LINES[@]}"; }
-readonly UNKIT_OFFLINE=(VERL_REGRESS_OFFLINE=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 WANDB_MODE=offline
-  RAY_USAGE_STATS_ENABLED=0)

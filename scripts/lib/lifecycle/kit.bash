@@ -8,15 +8,13 @@ readonly KIT_PACKAGES=(make jq parallel python3 python3-venv git openssh-client 
 # and another node image.
 readonly KIT_KNOBS=(PROFILE TORCH_INDEX_URL BASE_IMAGE NODE_IMAGE VERL_SOURCE CODE_A CODE_B DATASET_SOURCE DATASET MODEL_SOURCE MODEL)
 # The bytes of what has no size before it is fetched: the wheels of requirements-dev.lock with Compose, and one release of verl.
-readonly KIT_BYTES_TOOLS=130000000 KIT_BYTES_VERL=20000000
+readonly KIT_BYTES_TOOLS=200000000 KIT_BYTES_VERL=6000000
 
 # kit::find: what will be in the kit, in the file "parts" of KIT_FACTS: KIND, NAME, BYTES, how many of them are still missing, PROFILE; and what it will lack, in "lacking".
 kit::find() {
-  local profile system profiles=$KIT
-  # shellcheck disable=SC2153  # the knob
-  [[ -n $profiles ]] || profiles=$PROFILE
-  profiles=${profiles//[, ]/ }
-  KIT_VERSION=$(sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' "${REPO_DIR}/py/verl_regress/__init__.py")
+  local profile system profiles=${KIT:-$PROFILE}
+  profiles=${profiles//,/ }
+  KIT_VERSION=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "${REPO_DIR}/py/verl_regress/__init__.py")
   # shellcheck disable=SC2153  # the knob
   [[ ! $TORCH_INDEX_URL =~ ://[^/]*@ ]] ||
     cli::die 2 "TORCH_INDEX_URL (from ${ENV_ORIGIN[TORCH_INDEX_URL]}) has a user or a password, which the kit would carry: put them into ~/.netrc, which pip reads, and leave them out of the address."
@@ -52,10 +50,11 @@ kit::size() { numfmt --to=si --suffix=B "$1"; }
 
 # kit::_part KIND NAME BYTES PATH [FROM]: with the size of FROM instead, or of PATH, if one exists; if PATH does, it is there already.
 kit::_part() {
-  local path bytes=$3 missing=1
+  local path bytes=$3 missing
   for path in "${@:4}"; do [[ ! -e $path ]] || bytes=$(du -sbL -- "$path" | cut -f1); done
+  missing=$bytes
   [[ ! -e $4 ]] || missing=0
-  printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$bytes" "$((missing * bytes))" "$PROFILE" >>"${KIT_FACTS}/parts"
+  printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$bytes" "$missing" "$PROFILE" >>"${KIT_FACTS}/parts"
 }
 
 kit::_lack() { printf '%s\n' "$1" >>"${KIT_FACTS}/lacking"; }
@@ -102,26 +101,25 @@ kit::_find_prepared() {
 
 # kit::_find_debs: by apt-get's own solver, for a machine that has no package, and with lists of our own, so that it needs no root.
 kit::_find_debs() {
-  local said="${KIT_FACTS}/apt"
   mkdir -p "${KIT_STAGE}"/apt/{lists,archives,none}/partial
   : >"${KIT_STAGE}/apt/status"
-  log::while 'asking which packages there are (apt-get update)' -- kit::_apt_into "$said" update ||
-    log::warn "apt-get update: $(tail -n 1 "$said")"
+  log::while 'asking which packages there are (apt-get update)' -- kit::_apt update || log::warn "apt-get update: $(kit::_apt_said)"
   # It leaves out what it has fetched already, so it gets an archive with nothing.
-  if kit::_apt -o Dir::Cache::archives="${KIT_STAGE}/apt/none" --print-uris -qq --yes install "${KIT_PACKAGES[@]}" >"${KIT_FACTS}/uris" 2>"$said"; then
-    kit::_part debs "$(kit::system)" "$(awk '{ sum += $3 } END { print sum + 0 }' "${KIT_FACTS}/uris")" "${KIT_STAGE}/debs"
+  if kit::_apt -o Dir::Cache::archives="${KIT_STAGE}/apt/none" --print-uris -qq --yes install "${KIT_PACKAGES[@]}"; then
+    grep "^'" "${KIT_FACTS}/apt" >"${KIT_FACTS}/uris"
+    kit::_part debs "$(kit::system)" "$(awk '{ sum += $3 } END { print sum }' "${KIT_FACTS}/uris")" "${KIT_STAGE}/debs"
   else
-    kit::_lack "the packages of a distribution, because apt-get here finds none ($(tail -n 1 "$said")): install there what scripts/dev/bootstrap_host.sh lists"
+    kit::_lack "the packages of a distribution, because apt-get here finds none ($(kit::_apt_said)): install there what scripts/dev/bootstrap_host.sh lists"
   fi
 }
 
 kit::_apt() {
   local own="${KIT_STAGE}/apt"
   LC_ALL=C apt-get -o Dir::State="$own" -o Dir::State::lists="${own}/lists" -o Dir::State::status="${own}/status" -o Dir::Cache="$own" \
-    -o APT::Sandbox::User=root -o Debug::NoLocking=1 -o APT::Install-Recommends=0 -o Acquire::Languages=none "$@" </dev/null
+    -o APT::Sandbox::User=root -o Debug::NoLocking=1 -o APT::Install-Recommends=0 -o Acquire::Languages=none "$@" </dev/null >"${KIT_FACTS}/apt" 2>&1
 }
 
-kit::_apt_into() { kit::_apt "${@:2}" >"$1" 2>&1; } # log::while prints on stderr
+kit::_apt_said() { tail -n 1 "${KIT_FACTS}/apt"; }
 
 # kit::tell: how large the kit will be, and what it will lack. Sets KIT_BYTES and KIT_MISSING.
 kit::tell() {
@@ -135,36 +133,22 @@ kit::tell() {
   log::info "the kit will have at most $(kit::size "$KIT_BYTES")"
 }
 
-# kit::is_complete: it will lack nothing.
-kit::is_complete() { [[ ! -s ${KIT_FACTS}/lacking ]]; }
-
-# kit::need_space: for the parts that are not there yet, and the file that they are packed into, which may be on another file system.
+# kit::need_space: for the parts that are not there yet, and for the file that they are packed into.
 kit::need_space() {
-  local packed=$KIT_BYTES
-  ((KIT_MISSING)) || [[ ! -e $KIT_FILE ]] || packed=0 # the same again
-  if [[ $(df --output=target -- "$KIT_STAGE") == "$(df --output=target -- "$REPO_DIR")" ]]; then
-    kit::_need_space "$KIT_STAGE" $((KIT_MISSING + packed))
-  else
-    kit::_need_space "$KIT_STAGE" "$KIT_MISSING"
-    kit::_need_space "$REPO_DIR" "$packed"
-  fi
-}
-
-kit::_need_space() {
-  local free
-  free=$(df --output=avail -B1 -- "$1" | tail -n 1)
-  ((free >= $2)) ||
-    cli::die 1 "The kit and its parts need up to $(kit::size "$2") more, and $1 has $(kit::size "$free") free: make space there, or use another WORKDIR (from ${ENV_ORIGIN[WORKDIR]}) or checkout."
+  local free need=$((KIT_MISSING + KIT_BYTES))
+  ((KIT_MISSING)) || [[ ! -e $KIT_FILE ]] || need=0 # the same again
+  free=$(df --output=avail -B1 -- "$KIT_STAGE" | tail -n 1)
+  ((free >= need)) ||
+    cli::die 1 "The kit and its parts need up to $(kit::size "$need") more, and ${KIT_STAGE} has $(kit::size "$free") free: make space there, or use another WORKDIR (from ${ENV_ORIGIN[WORKDIR]})."
 }
 
 # kit::gather: fetches and makes every part. The file "members" in KIT_FACTS gets a line for each file: its path in KIT_STAGE, and for what
 # is no package also what it is, its version and its licence.
 kit::gather() {
-  local kind name _ profile tarball
+  local kind name _ profile
   venv::ensure
   ln -sfn -- "${WORKDIR}/cache/wheelhouse" "${KIT_STAGE}/wheelhouse"
-  tarball=$("${REPO_DIR}/maintain/dist.sh")
-  cp -f -- "$tarball" "${KIT_STAGE}/project.tar.gz"
+  cp -f -- "$("${REPO_DIR}/maintain/dist.sh")" "${KIT_STAGE}/project.tar.gz"
   kit::_member project.tar.gz verl-regress "$KIT_VERSION" Apache-2.0
   while IFS=$'\t' read -r kind name _ _ profile; do
     (env::take_profile "$profile" && "kit::_get_${kind}" "$name") </dev/null
@@ -176,15 +160,14 @@ kit::_member() { printf '%s\t%s\t%s\t%s\n' "${1#"${KIT_STAGE}/"}" "${@:2}" >>"${
 kit::_packages() { printf '%s\t\t\t\n' "${@#"${KIT_STAGE}/"}" >>"${KIT_FACTS}/members"; }
 
 kit::_get_debs() {
-  local file _ said="${KIT_FACTS}/apt"
+  local file _
   log::while 'fetching the packages of the distribution' log::size "${KIT_STAGE}/apt/archives" -- \
-    kit::_apt_into "$said" --download-only --yes install "${KIT_PACKAGES[@]}" ||
-    cli::die 1 "apt-get could not fetch the packages ($(tail -n 1 "$said")): check the network and this machine's apt sources, then run this again; it goes on."
+    kit::_apt --download-only --yes install "${KIT_PACKAGES[@]}" ||
+    cli::die 1 "apt-get could not fetch the packages ($(kit::_apt_said)): check the network and this machine's apt sources, then run this again; it goes on."
   rm -rf -- "${KIT_STAGE}/debs"
   mkdir "${KIT_STAGE}/debs"
   while read -r _ file _; do cp -l -- "${KIT_STAGE}/apt/archives/${file}" "${KIT_STAGE}/debs"; done <"${KIT_FACTS}/uris"
   kit::_packages "${KIT_STAGE}"/debs/*.deb
-  kit::_member debs/Packages 'index of the packages' - -
 }
 
 # The tools of this host, which has the other one's Python: the wheels of .venv, and Compose.
@@ -209,28 +192,25 @@ kit::_get_wheelhouse() {
 }
 
 kit::_get_image() {
-  local id file
+  local file
   file=$(kit::_image_file "$1")
-  id=$(docker image inspect --format '{{.Id}}' "$1")
-  if [[ $(cat -- "${file}.id" 2>/dev/null) != "$id" ]]; then
+  if [[ ! -e $file ]]; then
     mkdir -p "${file%/*}"
-    rm -f -- "${file}.id"
     log::while "saving ${1}" log::size "${file}.partial" -- kit::_save "$1" "${file}.partial"
     mv -T -- "${file}.partial" "$file"
-    printf '%s\n' "$id" >"${file}.id"
   fi
-  kit::_member "$file" "node image ${1}" "$id" 'those of its packages'
+  kit::_member "$file" "node image ${1}" - 'those of its packages'
 }
 
-kit::_image_file() { printf '%s\n' "${KIT_STAGE}/images/${1//[:\/]/_}.tar.gz"; }
+# Named after the image's id, because the same name may be another image later.
+kit::_image_file() { docker image inspect --format "${KIT_STAGE}/images/{{slice .Id 7 19}}.tar.gz" "$1"; }
 kit::_save() { docker save "$1" | gzip -1 >"$2"; }
 
 kit::_get_verl() {
-  local cache licence
+  local cache
   cache=$(snapshot::pypi_cache "$1")
   snapshot::ensure_fetched "$1"
-  licence=$(cat -- "$cache"/verl-*.dist-info/METADATA | sed -nE 's/^License(-Expression)?: //p' | head -n 1)
-  kit::_get_tree "cache/verl/${cache##*/}" verl "$1" "${licence:-unknown}"
+  kit::_get_tree "cache/verl/${cache##*/}" verl "$1" "$(sed -nE 's/^License(-Expression)?: //p' "$cache"/verl-*.dist-info/METADATA | head -n 1)"
 }
 
 # kit::_get_tree PLACE [WHAT VERSION LICENCE]: a directory of WORKDIR as one file, the same bytes for the same files.
@@ -243,16 +223,14 @@ kit::_get_tree() {
 
 # kit::pack: the manifest with its hash first, then every file. Prints the kit's path.
 kit::pack() {
-  local system python knob source given=()
-  system=$(kit::system)
-  python=$(kit::python)
+  local knob source given=()
   for knob in "${KIT_KNOBS[@]}"; do
     source=${knob%_SOURCE}_SOURCE
     # A folder or a repository is not in the kit, and what is named after it is neither.
     [[ "${!knob}|${!source-}" =~ (^|\|)(path|git): ]] || ! env::is_given "$knob" || given+=("${knob}=${!knob}")
   done
   log::while 'writing the manifest' -- venv::script scripts/dev/kit_manifest.py "$KIT_STAGE" \
-    "machine=$(uname -m)" "system=${system}" "python=${python}" "locks=$(kit::locks)" "${given[@]}" <"${KIT_FACTS}/members" >"${KIT_STAGE}/MANIFEST"
+    "machine=$(uname -m)" "system=$(kit::system)" "python=$(kit::python)" "locks=$(kit::locks)" "${given[@]}" <"${KIT_FACTS}/members" >"${KIT_STAGE}/MANIFEST"
   (cd "$KIT_STAGE" && sha256sum MANIFEST >MANIFEST.sha256)
   if tar -xOf "$KIT_FILE" --occurrence=1 MANIFEST 2>/dev/null | cmp -s - "${KIT_STAGE}/MANIFEST"; then
     log::skip "${KIT_FILE} (exists, same files)"

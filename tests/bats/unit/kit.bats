@@ -38,10 +38,17 @@ SH
     tar -C "${BOX}/deb" -c .
 SH
   printf 'verl-regress-node\n' >"${BOX}/images"
+  echo 0123456789ab >"${BOX}/id"
   stub docker - <<'SH'
     case "$1 $2" in
       "version "*) echo 20.10 ;;
-      "image inspect") [[ $3 != --format ]] && grep -q "${3%:*}" "${BOX}/images" || { [[ $3 == --format ]] && echo 2000; } ;;
+      "image inspect")
+        case $4 in
+          *Size*) echo 2000 ;;
+          *slice*) echo "${4%%\{*}$(cat "${BOX}/id").tar.gz" ;;
+          *) grep -q "${3%:*}" "${BOX}/images" ;;
+        esac
+        ;;
       "save "*) echo layers; [[ ! -e ${BOX}/cut ]] ;;
       "load "*) echo verl-regress-node >"${BOX}/images" ;;
       "compose version") [[ -e ${BOX}/compose ]] && echo v2.40.3 ;;
@@ -75,26 +82,39 @@ SH
 
 # space BYTES: what is free.
 space() { stub df "[[ \$1 == --output=target ]] && printf 'x\n/\n' || printf 'x\n$1\n'"; }
+nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
 kit() { sandbox::run WORKDIR="$WORKDIR" CODE_A=codeA CODE_B=codeB "$@" scripts/68_kit.sh; }
 unkit() { sandbox::run WORKDIR="$THERE" KIT="$KIT" "$@" scripts/69_unkit.sh; }
 # made: makes a kit, KIT.
 made() {
   kit "$@"
   assert_status 0
-  KIT="${HERE}/$(compgen -G "${HERE}/build/dist/*-kit-*.tar" | sed 's,.*/build,build,')"
+  KIT=$(compgen -G "${HERE}/build/dist/*-kit-*.tar")
 }
-nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
+# refused MESSAGE: unkit refuses KIT with status 2, and writes nothing.
+refused() {
+  unkit
+  assert_error 2 "KIT=${KIT} (from the command line or environment) $1"
+  nothing_there
+}
 
-@test "a kit has every part with version, size, hash and licence, and is made once" {
+@test "a kit has every part with version, size, hash and licence, and is made once, if there is space" {
+  space 1000
+  kit
+  assert_status 1
+  grep -qE "^error   The kit and its parts need up to [0-9.]+[MG]B more, and .* has 1.0KB free: make space there, or use another WORKDIR \(from .*\)\.$" <<<"$output"
+  refute_called 'docker save'
+  space 100000000000
   made
   grep -qE '^        the kit will have at most [0-9]+MB$' <<<"$output"
   manifest=$(tar -xOf "$KIT" MANIFEST)
   for line in $'debs/a_1_all.deb\ta\t1\t11\t'*$'\tMIT' $'wheels/torch-1-py3-none-any.whl\ttorch\t1\t'*$'\tBSD-3-Clause' $'project.tar.gz\tverl-regress\t'*$'\tApache-2.0' \
-    $'trees/cache/verl/pypi-0.9.1.tar\tverl\t0.9.1\t'*$'\tApache-2.0' $'wheelhouse/'*$'\tBSD-3-Clause' $'images/verl-regress-node_'*$'.tar.gz\tnode image verl-regress-node:'* $'# system\tdebian bookworm'; do
+    $'trees/cache/verl/pypi-0.9.1.tar\tverl\t0.9.1\t'*$'\tApache-2.0' $'wheelhouse/'*$'\tBSD-3-Clause' $'images/0123456789ab.tar.gz\tnode image verl-regress-node:'* $'# system\tdebian bookworm'; do
     [[ $'\n'$manifest$'\n' == *$'\n'$line$'\n'* ]] || fail "no ${line} in ${manifest}"
   done
   [[ $(tar -xOf "$KIT" debs/Packages) == $'Package: a\n'*$'\nFilename: ./a_1_all.deb\nSize: 11\nSHA256: '* ]]
   : >"$CALLS"
+  space 0 # all is there
   kit
   assert_line "skip    ${KIT#"$HERE/"} (exists, same files)"
   refute_called 'docker save'
@@ -103,11 +123,12 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
 
 @test "a kit brings the knobs that decide what is in it, and no password" {
   made TORCH_INDEX_URL=https://index.example.org/cpu BASE_IMAGE=python:3.11 VERL_SOURCE=path:/my/verl MODEL_SOURCE=path:/my/model MODEL=mine
-  unkit CHECK=1
-  assert_status 0
   touch "${BOX}/compose"
+  stub id 'echo 0' # sudo make unkit
+  stub chown
   unkit
   assert_status 0
+  assert_called "--reference=${HERE}/env -- ${HERE}/env/local.env"
   [[ $(grep '^[A-Z]' "${HERE}/env/local.env" | paste -sd' ') == 'PROFILE=cpu TORCH_INDEX_URL=https://index.example.org/cpu BASE_IMAGE=python:3.11 CODE_A=codeA CODE_B=codeB' ]]
   echo BASE_IMAGE=other >"${HERE}/env/local.env"
   unkit
@@ -129,18 +150,6 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   assert_error 2 "KIT='tpu' (from the command line or environment) is not usable: name the locks of docker/ whose packages the kit shall have, cpu, gpu or cpu,gpu."
 }
 
-@test "without space no kit is begun" {
-  space 1000
-  kit
-  assert_status 1
-  grep -qE "^error   The kit and its parts need up to [0-9.]+[MG]B more, and .* has 1.0KB free: make space there, or use another WORKDIR \(from .*\) or checkout\.$" <<<"$output"
-  refute_called 'docker save'
-  space 100000000000
-  made
-  space 0 # all is there
-  made
-}
-
 @test "interrupted while it fetches or packs, a kit goes on" {
   touch "${BOX}/cut"
   kit
@@ -149,7 +158,8 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   rm "${BOX}/cut"
   made
   stub gzip 'exit 1' # while it saves an image
-  rm "${WORKDIR}"/cache/kit/*/images/*.id
+  echo ba9876543210 >"${BOX}/id"
+  mkdir "${WORKDIR}/cache/wheelhouse/$(basename "${WORKDIR}"/cache/wheelhouse/*).tmp.999999999" # of a run that was killed
   : >"$CALLS"
   kit
   assert_status 1
@@ -159,26 +169,24 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   [[ -z $(find "${WORKDIR}/cache/kit" "${HERE}/build" -name '*.partial') ]]
 }
 
-@test "unkit refuses another machine, and another checkout, before it writes anything" {
+@test "unkit refuses another machine, another checkout, and too little space, before it writes anything" {
   made
-  stub uname 'echo aarch64'
+  space 1000
   unkit
-  assert_status 2
-  grep -qE '^error   KIT=.* is for the architecture x86_64, and this machine has aarch64: make a kit on a machine that has aarch64, too\.$' <<<"${output//$(uname -m)/x86_64}"
-  nothing_there
+  assert_status 1
+  grep -qE "^error   Unpacking and installing the kit needs [0-9.]+[KM]B, and .* has 1.0KB free: make space, or set another WORKDIR \(from .*\)\.$" <<<"$output"
+  space 100000000000
+  stub uname 'echo other'
+  refused "is for the architecture $(uname -m), and this machine has other: make a kit on a machine that has other, too."
   ln -sf "$(type -P uname)" "${BOX}/bin/uname"
   printf 'ID=debian\nVERSION_CODENAME=trixie\n' >"${BOX}/root/etc/os-release"
-  unkit
-  assert_error 2 "KIT=${KIT} (from the command line or environment) is for the distribution debian bookworm, and this machine has debian trixie: make a kit on a machine that has debian trixie, too."
+  refused 'is for the distribution debian bookworm, and this machine has debian trixie: make a kit on a machine that has debian trixie, too.'
   printf 'ID=debian\nVERSION_CODENAME=bookworm\n' >"${BOX}/root/etc/os-release"
   echo 3.12 >"${BOX}/python"
-  unkit
-  assert_error 2 "KIT=${KIT} (from the command line or environment) is for Python 3.11, and this machine has 3.12: make a kit on a machine that has 3.12, too."
+  refused 'is for Python 3.11, and this machine has 3.12: make a kit on a machine that has 3.12, too.'
   echo 3.11 >"${BOX}/python"
   echo 'extra==1' >>"${HERE}/docker/requirements.lock"
-  unkit
-  assert_error 2 "KIT=${KIT} (from the command line or environment) has other packages than this checkout wants: unpack the project that it contains ('tar -xOf KIT project.tar.gz'), and run this there."
-  nothing_there
+  refused "has other packages than this checkout wants: unpack the project that it contains ('tar -xOf KIT project.tar.gz'), and run this there."
 }
 
 @test "unkit refuses a kit that is cut off, changed or none, before it writes anything" {
@@ -189,28 +197,12 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   unkit
   assert_status 2
   grep -qE '^error   KIT=.*bad\.tar \(from .*\) is cut off or damaged \(.*\): copy it again\.$' <<<"$output"
-  nothing_there
-  cp "$good" "$KIT"
-  at=$(grep -abo 'deb-itself' "$KIT" | cut -d: -f1)
-  printf x | dd of="$KIT" bs=1 seek="$at" conv=notrunc status=none
-  unkit
-  assert_error 2 "KIT=${KIT} (from the command line or environment) is damaged: debs/a_1_all.deb does not have the hash of the manifest; copy the kit again."
-  at=$(grep -abo 'Apache-2.0' "$good" | head -n 1 | cut -d: -f1)
-  cp "$good" "$KIT"
-  printf x | dd of="$KIT" bs=1 seek="$at" conv=notrunc status=none
-  unkit
-  assert_error 2 "KIT=${KIT} (from the command line or environment) is not a whole kit: name the file that 'make kit' made, and copy it again if it is that one."
+  sed 's/deb-itself/deb-Itself/' "$good" >"$KIT"
+  refused 'is damaged: debs/a_1_all.deb does not have the hash of the manifest; copy the kit again.'
+  sed '0,/Apache-2.0/s//Apache-3.0/' "$good" >"$KIT"
+  refused "is not a whole kit: name the file that 'make kit' made, and copy it again if it is that one."
   unkit KIT=
   assert_error 2 "KIT is empty: name the file that 'make kit' made, as in 'make unkit KIT=FILE'."
-  nothing_there
-}
-
-@test "unkit needs space before it writes anything" {
-  made
-  space 1000
-  unkit
-  assert_status 1
-  grep -qE "^error   Unpacking and installing the kit needs [0-9.]+[KM]B, and .* has 1.0KB free: make space, or set another WORKDIR \(from .*\)\.$" <<<"$output"
   nothing_there
 }
 
@@ -219,38 +211,31 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   unkit CHECK=1
   assert_status 0
   nothing_there
-  stub sudo 'exit 1'
   rm "${BOX}"/bin/{jq,git}
-  unkit
-  assert_status 1
-  nothing_there
-  stub sudo '[[ $1 == -n ]] || "$@"'
   printf 'SEED=7' >"${HERE}/env/local.env" # without an end
   : >"${BOX}/images"
-  mkdir -p "${THERE}/kit.partial" "${THERE}/cache/verl/pypi-0.9.1.partial/half" # of a run that was interrupted
+  mkdir -p "${THERE}/cache/unkit.partial" "${THERE}/cache/verl/pypi-0.9.1.partial/half" # of a run that was interrupted
   unkit
   assert_status 1 # the stub of Compose is not found by docker
   touch "${BOX}/compose"
   unkit
   assert_status 0
-  assert_called "-o Dir::Etc::sourcelist=${THERE}/kit/sources.list -o Dir::Etc::sourceparts=/dev/null"
+  assert_called "-o Dir::Etc::sourcelist=${THERE}/cache/unkit/sources.list -o Dir::Etc::sourceparts=/dev/null"
+  assert_called 'install --yes --no-remove --no-install-recommends jq git'
   assert_line "changed installed jq git"
   grep -q '^changed node image verl-regress-node:' <<<"$output"
   assert_line "changed ${THERE}/cache/verl/pypi-0.9.1"
   [[ -d ${THERE}/cache/verl/pypi-0.9.1/verl && ! -e ${THERE}/cache/verl/pypi-0.9.1/half ]]
   [[ -n $(compgen -G "${THERE}/cache/wheelhouse/*/torch-1-py3-none-any.whl") ]]
-  [[ $(<"${THERE}/kit/sources.list") == "deb [trusted=yes] file://${THERE// /%20}/kit/debs ./" ]]
+  [[ $(<"${THERE}/cache/unkit/sources.list") == "deb [trusted=yes] file://${THERE// /%20}/cache/unkit/debs ./" ]]
   grep -qx 'export WANDB_MODE=offline' "${HERE}/env/local.env"
   for line in SEED=7 CODE_A=codeA; do grep -qx "$line" "${HERE}/env/local.env"; done
   stub jq
   stub git
-  space 0 # all is there
+  space 0
   unkit
   assert_status 0
   refute_text changed
-  cp "${HERE}"/build/dist/*-kit-*.tar "${THERE}/kit/k.tar"
-  KIT="${THERE}/kit/k.tar" unkit
-  assert_error 2 "KIT=${THERE}/kit/k.tar (from the command line or environment) is in ${THERE}/kit, which is replaced by what the kit has: move it elsewhere."
 }
 
 @test "a package that conflicts, or an engine that Compose refuses, installs nothing" {
@@ -260,8 +245,8 @@ nothing_there() { [[ ! -e $THERE ]] || fail "$(find "$THERE")"; }
   unkit
   assert_error 1 'apt-get could not install jq; its last lines are above.'
   assert_line 'E: Unable to correct problems, you have held broken packages.'
-  [[ ! -e ${HERE}/env/local.env && ! -e ${THERE}/cache ]]
-  rm "${BOX}/compose" "${BOX}/conflict"
+  [[ ! -e ${HERE}/env/local.env && ! -e ${THERE}/cache/verl ]]
+  rm "${BOX}/compose"
   touch "${BOX}/old"
   : >"$CALLS"
   unkit
