@@ -28,12 +28,12 @@ host::look_for_engine
 host::print_plan
 host::need_means
 unkit::need_space
-unkit::need_whole
 unkit::need_engine
+unkit::need_whole
 [[ -z $CHECK ]] || exit 0
 unkit::unpack
 host::ensure_packages
 host::ensure_python --engine
 host::ensure_engine
 unkit::put
-unkit::keep_settings
+env::keep "By 'make unkit': what the kit was made with, and jobs ask no host outside the cluster." "${UNKIT_LINES[@]}"

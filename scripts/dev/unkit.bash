@@ -87,14 +87,13 @@ unkit::unpack() {
   export PIP_NO_INDEX=1 PIP_FIND_LINKS="${url}/wheels" PIP_CONFIG_FILE=/dev/null
 }
 
-# unkit::need_engine: an engine that is there already serves the kit's Compose.
+# unkit::need_engine: an engine that is there already is new enough for the kit's Compose.
 unkit::need_engine() {
-  local said
+  local api
   ! host::is_compose_there && host::is_engine_answering || return 0
-  tar -C "$UNKIT_DIR" -xf "$KIT" --occurrence=1 wheels/docker-compose
-  [[ -x ${UNKIT_DIR}/wheels/docker-compose ]] || return 0 # a /tmp from which nothing runs
-  said=$("${UNKIT_DIR}/wheels/docker-compose" ls 2>&1) ||
-    cli::die 1 "The container engine $(docker version --format '{{.Server.Version}}') does not serve the kit's Compose ($(tail -n 1 <<<"$said")): install a newer engine, or your distribution's Compose v2."
+  api=$(docker version --format '{{.Server.APIVersion}}')
+  ((${api#1.} >= 41)) ||
+    cli::die 1 "The container engine $(docker version --format '{{.Server.Version}}') is older than 20.10, the oldest one that the kit's Compose has run with: install a newer one."
 }
 
 # unkit::put: node images, wheels for another one, verl, data and models, where the other commands look for them.
@@ -151,6 +150,3 @@ unkit::need_settings() {
   UNKIT_LINES+=("${UNKIT_OFFLINE[@]/#/export }")
   env::find_lacking "${UNKIT_LINES[@]}"
 }
-
-# unkit::keep_settings: all later commands get them.
-unkit::keep_settings() { env::keep "By 'make unkit': what the kit was made with, and jobs ask no host outside the cluster." "${UNKIT_LINES[@]}"; }
