@@ -74,6 +74,7 @@ unkit::unpack() {
     unkit::_mkdir "${HOST_KIT}.partial"
     log::while 'unpacking' log::size "${HOST_KIT}.partial" -- tar -C "${HOST_KIT}.partial" --no-same-owner -xf "$KIT" ||
       cli::die 1 "The kit could not be unpacked into ${HOST_KIT}.partial (the reason is above): make space there, and run this again."
+    (($(id -u) != 0)) || chown -R --reference="$WORKDIR" -- "${HOST_KIT}.partial"
     rm -rf -- "$HOST_KIT"
     mv -T -- "${HOST_KIT}.partial" "$HOST_KIT"
     log::changed "${HOST_KIT} (from ${KIT})"
