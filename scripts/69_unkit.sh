@@ -18,7 +18,6 @@ source "${REPO_DIR}/scripts/dev/unkit.bash"
 cli::begin "$@"
 env::load_knobs
 WORKDIR=$(realpath -m -- "$WORKDIR")
-HOST_KIT="${WORKDIR}/cache/unkit"
 unkit::read
 unkit::need_same
 unkit::need_settings

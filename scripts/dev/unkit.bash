@@ -6,9 +6,10 @@ declare -gA UNKIT_FACTS=() # what the manifest's head says
 readonly UNKIT_OFFLINE=(VERL_REGRESS_OFFLINE=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 WANDB_MODE=offline
   RAY_USAGE_STATS_ENABLED=0)
 
-# unkit::read: the kit's manifest, in UNKIT_DIR, and its facts.
+# unkit::read: the kit's manifest, in UNKIT_DIR, and its facts; where it will be unpacked.
 unkit::read() {
   local name value
+  HOST_KIT="${WORKDIR}/cache/unkit"
   [[ -n $KIT ]] || cli::die 2 "KIT is empty: name the file that 'make kit' made, as in 'make unkit KIT=FILE'."
   cli::temp_dir UNKIT_DIR
   tar -C "$UNKIT_DIR" -xf "$KIT" --occurrence=1 MANIFEST MANIFEST.sha256 2>/dev/null || true
