@@ -41,7 +41,9 @@ SUBCOMMANDS = {
     "submit": _Subcommand("submit a JobSpec", "submit.submit"),
     "precheck": _Subcommand("check a JobSpec where no cluster is", "submit.precheck"),
     "export": _Subcommand("print a file that runs a JobSpec elsewhere", "submit.export_command"),
-    "submit-exported": _Subcommand("submit the request of such a file", "submit.submit_exported"),
+    "submit-exported": _Subcommand(
+        "submit the request of such a file", "submit.export_command", "add_exported_arguments", "run_exported"
+    ),
     "resume": _Subcommand("continue a job as a new attempt", "submit.resume", run="run_resume"),
     "retry": _Subcommand("run a job again from its first step, as a new attempt", "submit.resume", run="run_retry"),
     "launch": _Subcommand("the Ray entrypoint of a job", "worker.launcher"),

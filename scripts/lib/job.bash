@@ -26,7 +26,7 @@ job::submit() {
 
 # job::export SPEC: prints a file that runs the JobSpec file SPEC in the place that TO names. Secrets are not read.
 job::export() {
-  local stream args=("--to=${TO}" "$(job::deadlines)") members=()
+  local stream args=("--to=${TO}") members=()
   cli::temp_dir stream
   job::make_code
   job::request args members "$stream" "$1"

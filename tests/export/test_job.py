@@ -28,17 +28,22 @@ EXPECTED = REPO / "tests" / "expected"
 SCHEMA = REPO / "tests" / "recorded" / "kuberay" / "rayjob_v1.schema.json"
 # What scripts/lib/lifecycle/compose.bash hands over for each profile.
 SITES = {
-    "cpu": ["--worker-cpus=64", "--worker-gpus=4", '--worker-resources={"worker_node": 100, "cpu": 4}', "--shm-size=2gb"],
-    "gpu": ['--worker-resources={"worker_node": 100}', "--shm-size=64gb"],
+    "cpu": ['--worker-resources={"worker_node": 100, "cpu": 4}'],
+    "gpu": ['--worker-resources={"worker_node": 100}'],
     "rocm": [
-        '--worker-resources={"worker_node": 100}', "--shm-size=64gb", "--devices=/dev/kfd /dev/dri /dev/infiniband",
+        '--worker-resources={"worker_node": 100}',
         "--unset=ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES", "--worker-env=NCCL_DEBUG=WARN", "--worker-env=NCCL_IB_HCA=",
     ],
     "npu": [
-        '--worker-resources={"worker_node": 100}', "--shm-size=64gb", "--devices=/dev/davinci_manager /dev/devmm_svm /dev/hisi_hdc",
+        '--worker-resources={"worker_node": 100}',
         "--driver=/usr/local/Ascend/driver /usr/local/dcmi /usr/local/bin/npu-smi /etc/ascend_install.info",
         "--worker-env=HCCL_CONNECT_TIMEOUT=1500", "--worker-env=RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES=1",
     ],
+}  # fmt: skip
+KNOBS = {
+    "cpu": {"WORKER_CPUS": "64", "WORKER_GPUS": "4", "SHM_SIZE": "2gb"},
+    "rocm": {"WORKER_DEVICES": "/dev/kfd /dev/dri /dev/infiniband"},
+    "npu": {"WORKER_DEVICES": "/dev/davinci_manager /dev/devmm_svm /dev/hisi_hdc", "WORKER_GPUS": "4"},
 }  # fmt: skip
 ON_DSTACK = [name for name in SITES if name != "npu"]
 VOLUMES = {"compose": "/srv/workdir/shared", "dstack": "/private", "kuberay": "mvp11-shared"}
@@ -61,11 +66,12 @@ def export(run, shared, monkeypatch):
             "export", f"--to={to}", f"--spec-name={spec_name}", knobs(
                 f"TO={to}", "SUBMISSION_ID=My.Job", *(word for word in args if word[0] != "-"),
                 PROFILE=profile, CLUSTER_NAME="c", MODEL="tiny", DATASET="sums", CODE_ID="codeA", RAY_BASE_CONFIG="env/ray/cpu.yaml",
-                WORKERS="2", GPUS_PER_WORKER="4",
+                WORKERS="2", GPUS_PER_WORKER="4", OBJECT_STORE_BYTES="500000000", GCS_PORT="6379", CLUSTER_TIMEOUT="120",
+                PENDING_TIMEOUT="300", START_TIMEOUT="900", STALL_TIMEOUT="900", UNREACHABLE_TIMEOUT="60",
+                **{"SHM_SIZE": "64gb", **KNOBS.get(profile, {})},
             ),
             f"--volume={VOLUMES.get(to, 'x')}", "--image=node:1", "--user=1000:1000", "--worker=0,1,2,3", "--worker=4,5,6,7",
-            *SITES[profile], "--object-store-bytes=500000000", "--gcs-port=6379", "--cluster-timeout=120",
-            "--deadlines=300,900,900,60", *(word for word in args if word[0] == "-"),
+            *SITES[profile], *(word for word in args if word[0] == "-"),
         )  # fmt: skip
 
     return export

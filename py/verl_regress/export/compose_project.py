@@ -6,7 +6,7 @@ It repeats docker-compose.yaml and what scripts/lib/lifecycle/compose.bash adds;
 from typing import Any
 
 from verl_regress.export import node_scripts
-from verl_regress.export.job import REQUEST_DIR, Export, as_yaml
+from verl_regress.export.job import REQUEST_DIR, Export
 
 LONGEST = 63  # of a project's name
 _TOKEN = "ray_token"
@@ -17,40 +17,39 @@ def render(export: Export) -> str:
     """The project as a file, with a comment that says how it is run and what it lacks."""
     values = {name: f'"$(</run/secrets/{name})"' for name in export.secrets}
     workers = {f"worker-{index}": _worker(export, index, ids) for index, ids in enumerate(export.site.workers)}
-    head = _ADDRESS + node_scripts.head(export, REQUEST_DIR, values)
-    files = export.request_files()
+    files = {name.replace(".", "_"): (name, text) for name, text in export.request_files().items()}
+    head = _node(export, _ADDRESS + node_scripts.head(export, REQUEST_DIR, values))
+    head["secrets"] = [_TOKEN, *export.secrets]
+    head["configs"] = [{"source": key, "target": f"{REQUEST_DIR}/{name}"} for key, (name, _) in files.items()]
+    if export.vendor is not None and not export.vendor.ids:
+        head["environment"]["NVIDIA_VISIBLE_DEVICES"] = "void"
     project = {
         "name": export.name,
-        "services": {"head": _head(export, head, list(files)), **workers},
+        "services": {"head": head, **workers},
         "networks": {"ray": {}},
         # From the shell of whoever runs it: the values are never in this file.
-        "secrets": {
-            _TOKEN: {"environment": "RAY_AUTH_TOKEN"},
-            **{name: {"environment": name} for name in export.secrets},
-        },
-        "configs": {_config(name): {"content": _literal(text)} for name, text in files.items()},
+        "secrets": {_TOKEN: {"environment": "RAY_AUTH_TOKEN"}}
+        | {name: {"environment": name} for name in export.secrets},
+        "configs": {key: {"content": _literal(text)} for key, (_, text) in files.items()},
     }
-    return (
-        export.header(
-            "a Compose project",
-            run=[
-                "RAY_AUTH_TOKEN=$(openssl rand -hex 32) docker compose -f FILE up --exit-code-from head",
-                "docker compose -f FILE down",
-                "The exit status is the job's, as in verl-regress's README; RAY_AUTH_TOKEN may be any long random word.",
-            ],
-            before=[
-                f"{export.site.volume} is the shared root of that machine: change it in every service if it has another path there.",
-                f"The job's secrets in the shell's environment: {', '.join(export.secrets) or 'none'}.",
-                "Compose 2.24 or later, for files and secrets that are written here.",
-            ],
-            lost=[
-                "The dashboard: its port is not published.",
-                "Our labels: neither 'make down' nor 'make check' knows these containers.",
-                "A clean end: 'docker compose down' in the middle ends the job without a record of why.",
-            ],
-        )
-        + "\n"
-        + as_yaml(project)
+    return export.file(
+        "a Compose project",
+        project,
+        run=[
+            "RAY_AUTH_TOKEN=$(openssl rand -hex 32) docker compose -f FILE up --exit-code-from head",
+            "docker compose -f FILE down",
+            "The exit status is the job's, as in verl-regress's README; RAY_AUTH_TOKEN may be any long random word.",
+        ],
+        before=[
+            f"{export.site.volume} is the shared root of that machine: change it in every service if it has another path there.",
+            f"The job's secrets in the shell's environment: {', '.join(export.secrets) or 'none'}.",
+            "Compose 2.24 or later, for files and secrets that are written here.",
+        ],
+        lost=[
+            "The dashboard: its port is not published.",
+            "Our labels: neither 'make down' nor 'make check' knows these containers.",
+            "A clean end: 'docker compose down' in the middle ends the job without a record of why.",
+        ],
     )
 
 
@@ -60,7 +59,7 @@ def _node(export: Export, script: str) -> dict[str, Any]:
         "init": True,
         "user": export.site.user,
         "command": ["bash", "-c", _literal(script)],
-        "shm_size": export.site.shm_size,
+        "shm_size": export.site.knobs["SHM_SIZE"],
         "networks": ["ray"],
         "environment": {**export.environment, "RAY_AUTH_TOKEN_PATH": f"/run/secrets/{_TOKEN}"},
         "volumes": [_bind(_literal(export.site.volume), export.root)],
@@ -72,21 +71,12 @@ def _bind(source: str, target: str) -> dict[str, Any]:
     return {"type": "bind", "source": source, "target": target, "bind": {"create_host_path": False}}
 
 
-def _head(export: Export, script: str, files: list[str]) -> dict[str, Any]:
-    node = _node(export, script)
-    node["secrets"] = [_TOKEN, *export.secrets]
-    node["configs"] = [{"source": _config(name), "target": f"{REQUEST_DIR}/{name}"} for name in files]
-    if export.vendor is not None and not export.vendor.ids:
-        node["environment"]["NVIDIA_VISIBLE_DEVICES"] = "void"
-    return node
-
-
 def _worker(export: Export, index: int, ids: str) -> dict[str, Any]:
     site, vendor = export.site, export.vendor
     node = _node(export, f"name=worker-{index} head=head\n{_ADDRESS}{node_scripts.worker(export)}")
     own = [f"{vendor.numbered}{number}" for number in ids.split(",")] if vendor and vendor.numbered else []
-    if site.devices or own:
-        node["devices"] = [*site.devices, *own]
+    if devices := [*site.knobs["WORKER_DEVICES"].split(), *own]:
+        node["devices"] = devices
     if vendor is None:
         return node
     node["ulimits"] = {"memlock": -1, "stack": 67108864}
@@ -102,10 +92,6 @@ def _worker(export: Export, index: int, ids: str) -> dict[str, Any]:
         node["group_add"], node["cap_add"], node["security_opt"] = ["video"], ["SYS_PTRACE"], ["seccomp=unconfined"]
     node["environment"] |= dict.fromkeys(vendor.ids, ids)
     return node
-
-
-def _config(name: str) -> str:
-    return name.replace(".", "_")
 
 
 def _literal(text: str) -> str:

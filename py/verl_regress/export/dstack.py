@@ -4,11 +4,12 @@ dstack gives every node of `nodes` the same resources, runs the same commands ev
 by DSTACK_NODE_RANK which node this is. Rank 0 is the head.
 """
 
+from shlex import quote
 from typing import Any
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.export import node_scripts
-from verl_regress.export.job import REQUEST_DIR, Export, as_yaml
+from verl_regress.export.job import REQUEST_DIR, Export
 
 LONGEST = 41  # of a run's name: dstack/_internal/core/services/__init__.py
 _FILLED_IN = "${{"  # dstack puts its own variables there, in commands too
@@ -60,50 +61,39 @@ def render(export: Export) -> str:
         "commands": [_commands(export)],
     }
     names = ["RAY_AUTH_TOKEN=$(openssl rand -hex 32)", *(f"{name}=…" for name in export.secrets)]
-    return (
-        export.header(
-            "a dstack distributed task",
-            run=[
-                f"{' '.join(names)} dstack apply -f FILE",
-                "The values come from your shell, and dstack's server keeps them with the run; they are not in this file.",
-            ],
-            before=[
-                f"A fleet of {len(site.workers) + 1} nodes with 'placement: cluster', whose hosts mount the shared root (NFS) at {site.volume}.",
-                f"Ports {site.gcs_port}, 8265 and 52365 of the hosts must be free: dstack's nodes use the host's network.",
-            ],
-            lost=[
-                "A head without GPUs: dstack's nodes are all alike, so the head's GPUs stay unused.",
-                "Which GPUs a worker has: dstack chooses them, all of one host. Its type and memory are yours to add under resources.",
-                "The limits memlock and stack, capabilities, groups and device files of docker-compose: dstack sets its own.",
-                "A clean end: 'dstack stop' in the middle ends the job without a record of why.",
-            ],
-        )
-        + "\n"
-        + as_yaml(task)
+    return export.file(
+        "a dstack distributed task",
+        task,
+        run=[
+            f"{' '.join(names)} dstack apply -f FILE",
+            "The values come from your shell, and dstack's server keeps them with the run; they are not in this file.",
+        ],
+        before=[
+            f"A fleet of {len(site.workers) + 1} nodes with 'placement: cluster', whose hosts mount the shared root (NFS) at {site.volume}.",
+            f"Ports {site.knobs['GCS_PORT']}, 8265 and 52365 of the hosts must be free: dstack's nodes use the host's network.",
+        ],
+        lost=[
+            "A head without GPUs: dstack's nodes are all alike, so the head's GPUs stay unused.",
+            "Which GPUs a worker has: dstack chooses them, all of one host. Its type and memory are yours to add under resources.",
+            "The limits memlock and stack, capabilities, groups and device files of docker-compose: dstack sets its own.",
+            "A clean end: 'dstack stop' in the middle ends the job without a record of why.",
+        ],
     )
 
 
 def _commands(export: Export) -> str:
     values = {name: f'"${name}"' for name in export.secrets}
+    files = export.request_files()
     commands = _COMMANDS.format(
         request=_REQUEST_DIR,
-        files="".join(_here_document(name, text) for name, text in export.request_files().items()),
+        files="".join(f"printf %s {quote(text)} >{_REQUEST_DIR}/{name}\n" for name, text in files.items()),
         head=node_scripts.head(export, _REQUEST_DIR, values),
         secrets=" ".join(export.secrets) or "-v RAY_AUTH_TOKEN",
         worker=node_scripts.worker(export),
     )
-    for line in commands.splitlines():
+    for line in "\n".join([*files.values(), commands]).splitlines():
         if _FILLED_IN in line:
             raise BadInput(
                 f"TO=dstack cannot carry the line '{shown(line.strip())}' (of the JobSpec, RAY_BASE_CONFIG or the overrides), because dstack fills in what follows {_FILLED_IN}: write it without."
             )
     return commands
-
-
-def _here_document(name: str, text: str) -> str:
-    """Bash that writes a file of the request; the mark that ends it is no line of the text."""
-    mark = "END"
-    while mark in text.splitlines():
-        mark += "_"
-    end = "" if text.endswith("\n") else "\n"  # neither JSON nor YAML minds a newline at its end
-    return f"cat >{_REQUEST_DIR}/{name} <<'{mark}'\n{text}{end}{mark}\n"

@@ -8,7 +8,7 @@ meet in the cluster's directory on the shared root, where Ray's logs and marks a
 import json
 from shlex import quote
 
-from verl_regress.export.job import Export
+from verl_regress.export.job import HELPER, Export
 
 _PULL_SECONDS = 7200  # for the image
 _HEAD = """\
@@ -58,22 +58,22 @@ def head(export: Export, request_dir: str, values: dict[str, str]) -> str:
     `request_dir` has the request's files; `values` are the job's secrets: by name the Bash word that expands to the value.
     """
     site = export.site
-    wanted = f" --worker-gpus {site.gpus_per_worker}" if export.vendor and site.gpus is None else ""
+    wanted = f" --worker-gpus {site.gpus_per_worker}" if export.vendor and "GPU" not in site.declared else ""
+    limits = (site.knobs[f"{name}_TIMEOUT"] for name in ("PENDING", "START", "STALL", "UNREACHABLE"))
     piped, taken = (f"{secrets_on_stdin(values)} | ", "--secrets ") if values else ("", "")
     return _HEAD.format(
-        **_common(export), timeout=site.cluster_timeout, workers=len(site.workers), expected=wanted,
-        submit=f"job=$({piped}run submit-exported {taken}{request_dir})", deadlines=site.deadlines,
+        **_common(export), timeout=site.knobs["CLUSTER_TIMEOUT"], workers=len(site.workers), expected=wanted,
+        submit=f"job=$({piped}run submit-exported {taken}{request_dir})", deadlines=",".join(limits),
     )  # fmt: skip
 
 
 def worker(export: Export) -> str:
     """A worker's script, after lines that set `name`, `address` and `head`."""
     site = export.site
-    counted = [(flag, count) for flag, count in (("cpus", site.cpus), ("gpus", site.gpus)) if count is not None]
     return _WORKER.format(
         **_common(export), cluster=export.name,
         unset="".join(f"-u {name} " for name in site.unset), resources=quote(json.dumps(dict(site.resources))),
-        counted="".join(f" --num-{flag}={count}" for flag, count in counted),
+        counted="".join(f" --num-{name.lower()}s={count}" for name, count in site.declared.items()),
     )  # fmt: skip
 
 
@@ -84,8 +84,8 @@ def secrets_on_stdin(values: dict[str, str]) -> str:
 
 
 def _common(export: Export) -> dict[str, str | int]:
-    site = export.site
+    knobs = export.site.knobs
     return {
-        "dir": quote(f"{export.root}/ray/{export.name}"), "helper": quote(export.helper), "root": quote(export.root),
-        "patience": site.cluster_timeout + _PULL_SECONDS, "port": site.gcs_port, "store": site.object_store_bytes,
+        "dir": quote(f"{export.root}/ray/{export.name}"), "helper": quote(HELPER), "root": quote(export.root),
+        "patience": int(knobs["CLUSTER_TIMEOUT"]) + _PULL_SECONDS, "port": knobs["GCS_PORT"], "store": knobs["OBJECT_STORE_BYTES"],
     }  # fmt: skip

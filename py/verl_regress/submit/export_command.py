@@ -1,14 +1,22 @@
-"""`make export`: plans a job as `make submit` does, and prints a file that runs it elsewhere. Creates nothing."""
+"""`make export` plans a job as `make submit` does, and prints a file that runs it elsewhere; that file calls `submit-exported` there.
+
+In a head that our scripts did not start `submit-exported` submits the request that the file carries. Where something else submits the job
+(KubeRay), it only makes the job's directory, from which the launcher reads its plan.
+"""
 
 import argparse
 import json
-from dataclasses import fields
+import sys
+from dataclasses import fields, replace
 from importlib import metadata
+from pathlib import Path
 
 from verl_regress.base.layout import SharedRoot
+from verl_regress.cluster.ray_api import RayApi
 from verl_regress.export import compose_project, dstack, kuberay
 from verl_regress.export.job import Export, Site
-from verl_regress.plan import plan
+from verl_regress.plan import plan, request
+from verl_regress.secrets import secret_files
 from verl_regress.store.retention import uncollected
 from verl_regress.submit import submit
 
@@ -26,50 +34,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--worker", dest="workers", action="append", required=True, help="the ids of a worker's GPUs, one option each"
     )
-    parser.add_argument("--worker-cpus", dest="cpus", type=int)
-    parser.add_argument("--worker-gpus", dest="gpus", type=int)
     parser.add_argument("--worker-resources", dest="resources", type=json.loads, required=True)
-    parser.add_argument(
-        "--worker-env",
-        dest="variables",
-        action="append",
-        default=[],
-        type=lambda text: text.split("=", 1),
-        metavar="NAME=VALUE",
-    )
-    parser.add_argument("--shm-size", required=True)
-    parser.add_argument("--object-store-bytes", type=int, required=True)
-    parser.add_argument("--gcs-port", type=int, required=True)
-    parser.add_argument("--devices", type=_words, default=(), help="the knob WORKER_DEVICES")
-    parser.add_argument("--driver", type=_words, default=(), help="files of the driver that a worker gets")
-    parser.add_argument("--unset", type=_words, default=(), help="variables that Ray is started without")
-    parser.add_argument("--cluster-timeout", type=int, required=True)
-    parser.add_argument("--deadlines", required=True)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
+    parser.add_argument("--worker-env", dest="environment", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--driver", type=str.split, default=(), help="files of the driver that a worker gets")
+    parser.add_argument("--unset", type=str.split, default=(), help="variables that Ray is started without")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the file on stdout. Raises BadInput."""
-    root, site, chosen = SharedRoot(args.shared_root), _site(args), FORMATS[args.to]
-    request = submit.read_request(args)
+    root, chosen = SharedRoot(args.shared_root), FORMATS[args.to]
+    args.environment = dict(each.split("=", 1) for each in args.environment)
+    site = Site(**{field.name: getattr(args, field.name) for field in fields(Site)})
+    asked = submit.read_request(args)
     with uncollected(root):
-        planned = plan.make(root, request)
+        planned = plan.make(root, asked)
     submit.say_left_out(planned)
-    export = Export.from_plan(
-        planned,
-        site,
-        [f"{name}={value}" for name, value in args.knobs.typed().items()],
-        metadata.version("ray"),
-        chosen.LONGEST,
-    )
-    print(chosen.render(export), end="")
+    print(chosen.render(Export.from_plan(planned, site, metadata.version("ray"), chosen.LONGEST)), end="")
     return 0
 
 
-def _site(args: argparse.Namespace) -> Site:
-    more = {"environment": dict(args.variables), "gpus_per_worker": int(args.knobs["GPUS_PER_WORKER"])}
-    given = {**vars(args), **more}
-    return Site(**{field.name: given[field.name] for field in fields(Site)})
+def add_exported_arguments(parser: argparse.ArgumentParser) -> None:
+    """`submit-exported DIR [--secrets] [--reserve DEVICES]`."""
+    parser.add_argument("directory", type=Path, help="the request: asked.json, job_spec.* and ray_config.yaml")
+    parser.add_argument("--secrets", action="store_true", help="the secrets' values come on stdin")
+    parser.add_argument(
+        "--reserve", type=int, metavar="DEVICES", help="only make the job's directory: the cluster has DEVICES in all"
+    )
+
+
+def run_exported(args: argparse.Namespace) -> int:
+    """Submit or reserve one job; the submission id is the one line on stdout. Raises BadInput."""
+    root = SharedRoot(args.shared_root)
+    values = secret_files.read_values(sys.stdin.buffer) if args.secrets else {}
+    asked = request.of_files(args.directory)
+    root.ensure()
+    with uncollected(root):
+        planned = plan.make(root, asked)
+        if args.reserve is not None:
+            submit.reserve(replace(planned, cluster_has=args.reserve), values)
+        else:
+            submit.send(planned, RayApi(planned.driver.address), "sdk", values)
+    print(planned.job.submission_id)
+    return 0

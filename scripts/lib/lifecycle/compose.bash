@@ -110,7 +110,7 @@ compose::_render_gpus() {
 # compose::driver: the files of this host's driver that the profile's containers get, one line each.
 compose::driver() { sed -nE 's/.* source: (\/[^,]+), .*/\1/p' "${REPO_DIR}/$(compose::_template)"; }
 
-# compose::export_words ARRAY TO: what the cluster is made of, as options of the helper's `export`.
+# compose::export_words ARRAY TO: what the cluster is made of beyond the knobs, as options of the helper's `export`.
 compose::export_words() {
   local -n _options=$1
   local worker name user volume=$EXPORT_VOLUME
@@ -122,12 +122,9 @@ compose::export_words() {
     ,*) volume=$(nodes::shown "$SHARED_ROOT") ;;
   esac
   user="$(node::exec head id -u):$(node::exec head id -g)"
-  _options+=("--volume=${volume}" "--image=$(image::name)" "--user=${user}" "--shm-size=${SHM_SIZE}")
-  _options+=("--worker-resources=$(cluster::resources)" "--devices=${WORKER_DEVICES}" "--driver=$(compose::driver | paste -sd" ")")
+  _options+=("--volume=${volume}" "--image=$(image::name)" "--user=${user}")
+  _options+=("--worker-resources=$(cluster::resources)" "--driver=$(compose::driver | paste -sd" ")")
   [[ $PROFILE != rocm ]] || _options+=("--unset=${CLUSTER_ROCM_UNSET[*]}")
-  _options+=("--object-store-bytes=${OBJECT_STORE_BYTES}" "--gcs-port=${GCS_PORT}" "--cluster-timeout=${CLUSTER_TIMEOUT}")
-  [[ -z $WORKER_CPUS ]] || _options+=("--worker-cpus=${WORKER_CPUS}")
-  [[ -z $WORKER_GPUS || $PROFILE == npu ]] || _options+=("--worker-gpus=${WORKER_GPUS}")
   for worker in $(node::list_workers); do _options+=("--worker=$(compose::_gpus "$worker")"); done
   for name in "${!ENV_OF_WORKERS[@]}"; do _options+=("--worker-env=${name}=${ENV_OF_WORKERS[$name]}"); done
 }
