@@ -212,9 +212,10 @@ def test_reward_functions(shared, source, encoding):
     """It is refused in one sentence or accepted; never run, and never an internal error."""
     path = shared.user_code / "r.py"
     path.write_bytes(source.encode(encoding, "surrogatepass" if encoding == "utf-8" else "backslashreplace"))
-    function = reward_fn.Function(str(path), "compute_score", "reward.custom_reward_function")
     try:
-        reward_fn.check_file(function, f"reward_fn_path={path} (from {SPEC_FILE})")
+        reward_fn.check_file(
+            path, "compute_score", "reward.custom_reward_function.name", f"reward_fn_path={path} (from {SPEC_FILE})"
+        )
     except BadInput as refused:
         sentence = str(refused)
     else:

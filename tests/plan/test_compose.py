@@ -129,13 +129,10 @@ def test_an_optional_addition_is_left_out_if_its_mapping_does_not_exist(snapshot
     assert "queue" not in config
 
 
-def test_an_optional_addition_stays_in_a_mapping_that_another_override_makes(snapshot):
+def test_an_optional_addition_stays_in_a_mapping_that_an_earlier_override_makes(snapshot):
     addition = Override("+queue.storage.on=1", "env/ray/dev.yaml", optional=True)
-    assert composed(snapshot, addition, "+queue.storage.size=2").left_out == ()
     assert composed(snapshot, "+queue.storage.size=2", addition).left_out == ()
     assert composed(snapshot, Override("+queue.storage.on=1", "env/ray/dev.yaml")).left_out == ()  # not optional
-    optional = Override("queue.storage.size=2", "env/ray/dev.yaml", optional=True)  # it makes none
-    assert set(composed(snapshot, addition, optional).left_out) == {addition, optional}
 
 
 def test_an_optional_addition_to_an_existing_key_sets_it_with_two_plusses(snapshot):
@@ -150,7 +147,7 @@ def test_an_optional_addition_to_an_existing_key_sets_it_with_two_plusses(snapsh
 
 def test_a_snapshot_without_the_trainer(snapshot):
     assert refusal(snapshot, module="verl.trainer.sft_trainer_ray").startswith(
-        "CODE_ID=codeA (verl 0.7.1) has no verl.trainer.sft_trainer_ray that can be read ("
+        "CODE_ID=codeA (verl 0.7.1) has no verl.trainer.sft_trainer_ray with @hydra.main that can be read ("
     )
 
 
@@ -279,7 +276,7 @@ def test_devices_fit_on_nodes_pool_by_pool(snapshot):
 )
 def test_a_count_that_is_no_whole_number_of_at_least_1_is_refused(snapshot, key, value):
     assert refusal(snapshot, f"++trainer.{key}={value}") == (
-        f"The override '++trainer.{key}={value}' (from OVERRIDES) is not usable: trainer.{key} must be a whole number of at least 1."
+        f"trainer.{key}={value} (from OVERRIDES) is not usable: it must be a whole number of at least 1."
     )
     assert composed(snapshot, f"++trainer.{key}=7", "trainer.total_training_steps=null")
 

@@ -13,7 +13,6 @@ from shared_fixtures import CONFIG, REWARD_CONFIG, SPEC, record, write
 from verl_regress.base.layout import JobDir
 from verl_regress.plan import inputs
 from verl_regress.plan.compose import Composed
-from verl_regress.plan.devices import Devices
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.overrides import Override
 from verl_regress.store.hashes import Hashes
@@ -23,9 +22,9 @@ SCORE = "reward.custom_reward_function.path"
 
 def found(shared, config, *named):
     """The inputs of a job with this config, in which OVERRIDES name these keys."""
-    environment = Environment({"HF_HOME": str(shared.hf)}, {}, frozenset(), ())
+    environment = Environment({"HF_HOME": str(shared.hf)}, {}, {}, ())
     overrides = tuple(Override(f"{key}=x", "OVERRIDES") for key in named)
-    composed = Composed(overrides, (), yaml.safe_dump(config), Devices("GPU", 1), None)
+    composed = Composed(overrides, (), yaml.safe_dump(config))
     return inputs.find(shared, environment, JobDir(shared.jobs / "me"), composed, {})
 
 
@@ -139,7 +138,7 @@ def test_a_pipe_is_refused_and_not_read(planned, shared):
     os.mkfifo(pipe := shared.user_code / "score.py")
     for key in (SCORE, "data.val_files"):
         assert planned(f"{key}={pipe}").is_refusal(
-            f"{key}={pipe} (from OVERRIDES) is not usable, because {pipe} is neither a file nor a folder: name one."
+            f"{key}={pipe} (from OVERRIDES) is not usable, because {pipe} is neither a file nor a folder: name one that is there."
         )
 
 

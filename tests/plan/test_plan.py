@@ -161,14 +161,18 @@ def test_the_jobspec_wins_over_the_base_config(planned):
         spec=f"{SPEC}ray: {{address: 'http://other:2'}}\nresources: {{entrypoint_num_cpus: 0.5, entrypoint_resources: "
         "{worker_node: 2, more: 1}}\nenv_vars: {TORCHDYNAMO_DISABLE: '0'}\n"
     )
-    assert (job.driver.address, job.driver.num_cpus) == ("http://other:2", 0.5)
-    assert job.driver.resources == {"worker_node": 2, "more": 1}
+    assert (job.driver.address, job.driver.entrypoint_num_cpus) == ("http://other:2", 0.5)
+    assert job.driver.entrypoint_resources == {"worker_node": 2, "more": 1}
     assert job.environment.variables["TORCHDYNAMO_DISABLE"] == "0"
 
 
 def test_the_base_config_fills_in_what_the_jobspec_leaves_out(planned):
     job = planned()
-    assert (job.driver.address, job.driver.num_cpus, job.driver.resources) == ("http://ray:1", 1, {"worker_node": 1})
+    assert (job.driver.address, job.driver.entrypoint_num_cpus, job.driver.entrypoint_resources) == (
+        "http://ray:1",
+        1,
+        {"worker_node": 1},
+    )
     assert job.environment.variables["TORCHDYNAMO_DISABLE"] == "1"
 
 
@@ -254,7 +258,7 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
         "entrypoint": f"python3 {HELPER}/py/run.py launch {shared.jobs}/me",
         "entrypoint_num_cpus": 1,
         "entrypoint_resources": {"worker_node": 1},
-        "devices": {**planned_job.composed.devices.recorded(), "cluster_has": None},
+        "devices": {"resource": "cpu", "count": 0, "cluster_has": None},
         "max_running": 3,
         "packages": None,
         "argv": ["python3", "-m", "verl.trainer.main_ppo", *(override["text"] for override in overrides)],
@@ -329,7 +333,7 @@ def test_values_with_a_dollar_do_not_go_through_ray(planned, submit, shared):
     sent = job.environment.runtime_env()["env_vars"]
     assert (sent["PLAIN"], sent["HERE"]) == ("a b", f"{shared.path}/y")
     assert not literal.keys() & sent.keys()
-    assert job.environment.set_by_hook() == literal
+    assert job.environment.by_hook == literal
     # env_vars comes first, because the others see what it sets
     assert sent["VERL_REGRESS_HOOKS"] == "env_vars,identity,process_memory,job_exceptions,transfer_queue_names,mine"
     assert not any("$" in word for word in job.command_line())

@@ -151,7 +151,9 @@ def as_said(_path, _code, _module, overrides):
     """The overrides unchanged, and the devices that they ask for."""
     said = dict(override.text.split("=", 1) for override in overrides)
     values = {key: int(value) if value.isdecimal() else value for key, value in said.items()}
-    return Composed(tuple(overrides), (), "", Devices.from_config(values.get), None)
+    composed = Composed(tuple(overrides), (), "")
+    composed.__dict__["devices"] = Devices.from_config(values.get)
+    return composed
 
 
 @pytest.mark.parametrize("profile", ["gpu", "rocm"])
@@ -186,10 +188,8 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
 @pytest.mark.parametrize(("base", "ranks"), [("dev", "gpus"), ("prod", "gpus"), ("npu", "gpus"), ("cpu", "workers")])
 def test_each_shape_of_a_cluster_divides_the_batches(workload, workers, each, base, ranks):
     document = documents.parse((REPO / f"env/ray/{base}.yaml").read_text(), base, "base_config")
-    layers = of_profile(
-        lambda text: of_shape(text, workers, each), WORKLOADS[workload], document.content["trainer_overrides"], base
-    )
-    said = dict(override.text.lstrip("+").split("=", 1) for override in merge(*layers))
+    merged = merge(*of_profile(WORKLOADS[workload], document.content["trainer_overrides"], base))
+    said = dict(of_shape(override.text, workers, each).lstrip("+").split("=", 1) for override in merged)
 
     def number(key, otherwise=None):
         return int(said.get(key, otherwise))

@@ -124,8 +124,7 @@ def test_a_function_that_only_overrides_name_is_checked_on_the_shared_root(with_
     with_reward("def other(): ...\n")
     path = shared.user_code / "r.py"
     assert submit("DRY_RUN=1", f"OVERRIDES=custom_reward_function.path={path}").is_refusal(
-        f"custom_reward_function.path={path} (from OVERRIDES) does not define None at its top level: define it there, or name another function "
-        "with custom_reward_function.name."
+        f"custom_reward_function.path={path} (from OVERRIDES) is used with an empty custom_reward_function.name: write the name of its function there."
     )
     assert submit("DRY_RUN=1", f"OVERRIDES=reward.custom_reward_function.path=file://{path}").is_refusal(
         f"reward.custom_reward_function.path={path} (from OVERRIDES) does not define compute_score at its top level: define it there, or name "

@@ -129,7 +129,7 @@ def test_names_that_cannot_be_used(submit_with, names, more, sentence):
 
 def test_a_jobspec_cannot_set_the_path_of_the_file(submit):
     assert submit(spec=f"{SPEC}env_vars: {{VERL_REGRESS_SECRETS: /etc/passwd}}\n").is_refusal(
-        f"env_vars.VERL_REGRESS_SECRETS='/etc/passwd' (from {FILE}) is refused: a job names its secrets under secrets; leave it out."
+        f"env_vars.VERL_REGRESS_SECRETS='/etc/passwd' (from {FILE}) is refused: verl-regress sets it; leave it out."
     )
 
 

@@ -566,7 +566,7 @@ def test_ray_tells_the_launcher_whose_the_directory_of_the_job_is(submit, sdk, s
     assert sdk.submitted[0]["runtime_env"]["env_vars"]["VERL_REGRESS_JOB_UIDS"] == uids
     said = f"{SPEC}env_vars: {{VERL_REGRESS_JOB_UIDS: '4242'}}\n"
     assert submit(spec=said).is_refusal(
-        "env_vars.VERL_REGRESS_JOB_UIDS='4242' (from my/ppo.yaml) is refused: by it the launcher sees who submitted the job; leave it out."
+        "env_vars.VERL_REGRESS_JOB_UIDS='4242' (from my/ppo.yaml) is refused: verl-regress sets it; leave it out."
     )
 
 
@@ -625,7 +625,7 @@ def test_a_folder_on_pythonpath_that_another_user_can_change_is_refused(submit, 
     os.chown(folder / theirs, 4242, 4242, follow_symlinks=False)
     part = folder / theirs if theirs else folder
     assert submit(spec=spec).is_refusal(
-        of_another(f"PYTHONPATH={folder} (from my/ppo.yaml)", part, "name a folder of your own")
+        of_another(f"PYTHONPATH={folder} (from my/ppo.yaml)", part, "name one of your own")
     )
     monkeypatch.setenv("VERL_REGRESS_TRUSTED_UIDS", "4242")
     assert submit("SUBMISSION_ID=me", spec=spec).status == 0
@@ -646,7 +646,7 @@ def test_a_folder_on_pythonpath_whose_mode_lets_others_change_it_is_refused(subm
     cure = f"chmod go-w {part}" if open_ == "link.py" else f"chmod -R go-w {folder}"
     assert submit(spec=spec).is_refusal(
         f"PYTHONPATH={folder} (from my/ppo.yaml) is refused, because {part} can be changed by every user (mode {mode:04o}), and what is there "
-        f"decides what your job does: type '{cure}', or name a folder of your own."
+        f"decides what your job does: type '{cure}', or name one of your own."
     )
     folder.chmod(0o1777)
     part.chmod(0o1777 if part.is_dir() else 0o644)

@@ -261,7 +261,7 @@ def test_a_cluster_that_is_down(submit, ray):
         (f'{SPEC}model: "a\\0b"\n', f"model in {FILE} has a NUL character or half of a surrogate pair: leave it out."),
         (
             f"{SPEC}resources: {{entrypoint_num_cpus: 10000000000}}\n",
-            f"The resource entrypoint_num_cpus=10000000000 (from {FILE} or env/ray/cpu.yaml) is not usable: ask for 0 to 1,000,000.",
+            f"resources.entrypoint_num_cpus in {FILE} is not usable: 10000000000 is greater than the maximum of 1000000.",
         ),
         (
             f"{SPEC}trainer_overrides: ['{'x' * 5000}']\n",

@@ -1,22 +1,19 @@
 """What a job takes from a cluster: the devices that verl's processes use, one each, as Ray counts them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 # Maps verl's trainer.device to Ray's resource (single_controller/ray/base.py of 0.7.1); other names stay the same. From
 # 0.9.1 on the platform names the resource, which on every machine is the one of the right trainer.device.
 _RESOURCE = {"cuda": "GPU", "npu": "NPU"}
-# The pools that verl's trainers make (main_ppo.py, sft_trainer_ray.py and trainer/ppo/v1 of 0.7.1 to 0.9.1). A reward model
-# (its config moved in 0.7.1) and the teachers of distillation (from 0.8.0 on) have their own if the setting says so, and the
-# rollout has if the V1 trainer runs it apart from itself.
-_TRAINER = "trainer"
+# The pools that verl's trainers make besides their own (main_ppo.py, sft_trainer_ray.py and trainer/ppo/v1 of 0.7.1 to 0.9.1), each with the
+# setting that makes it: of a reward model (its config moved in 0.7.1), and of the teachers of distillation (from 0.8.0 on).
 _IF_TRUE = {
     "reward.reward_model": "reward.reward_model.enable_resource_pool",
     "reward_model": "reward_model.enable_resource_pool",
     "distillation": "distillation.enabled",
 }
-_ROLLOUT = "actor_rollout_ref.rollout"
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,11 @@ class Devices:
     @classmethod
     def from_config(cls, value: Callable[[str], Any]) -> "Devices":
         """The devices of a job with verl's config; `value` gives the config's value at a dotted key, None if there is none."""
-        keys = [_TRAINER, *(key for key, setting in _IF_TRUE.items() if value(setting) is True)]
+        keys = ["trainer", *(key for key, setting in _IF_TRUE.items() if value(setting) is True)]
         pools = tuple(filter(None, (_pool(value, key) for key in keys)))
+        # The V1 trainer may run the rollout apart from itself; its replicas may be smaller than a node.
         is_apart = value("trainer.use_v1") is True and value("trainer.v1.trainer_mode") == "separate_async"
-        rollout = _pool(value, _ROLLOUT) if is_apart else None  # its replicas may be smaller than a node
+        rollout = _pool(value, "actor_rollout_ref.rollout") if is_apart else None
         device = str(value("trainer.device") or "cuda")
         count = sum(pool.nodes * pool.on_each for pool in (*pools, rollout) if pool is not None)
         return cls(_RESOURCE.get(device, device), count, pools)
@@ -50,15 +48,7 @@ class Devices:
     @property
     def trainer(self) -> int | None:
         """How many the trainer itself has; None if the config does not say it."""
-        return next((pool.nodes * pool.on_each for pool in self.pools if pool.key == _TRAINER), None)
-
-    def recorded(self) -> dict[str, Any]:
-        """The devices as config/resolved.json records them."""
-        return {"resource": self.resource, "count": self.count}
-
-    def on_node(self, resources: Mapping[str, float]) -> int:
-        """How many of them a node with these resources has."""
-        return int(resources.get(self.resource, 0))
+        return next((pool.nodes * pool.on_each for pool in self.pools if pool.key == "trainer"), None)
 
     def misfit(self, has: Sequence[int]) -> Pool | None:
         """A pool that can never fit on nodes that have so many devices each, however free they are; None if there is none."""

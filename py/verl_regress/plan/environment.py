@@ -10,56 +10,70 @@ from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.jobspec import Secret
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.trust import JOB_UIDS
+from verl_regress.plan.compose import Composed
 from verl_regress.plan.overrides import DETERMINISTIC
-from verl_regress.plan.request import Request
+from verl_regress.plan.request import CommandLine, Request
 from verl_regress.secrets import secret_files
 
 # Ray 2.60 pins every GPU task to CUDA_VISIBLE_DEVICES if env_vars has it, and corrects a RAY_ADDRESS there for the
 # driver but not for its actors; only "auto" does no harm.
+_FINDS_CLUSTER = "the job finds its cluster by itself"
+_PINS_GPUS = "Ray gives each process its own GPUs, and this would pin them all to the same"
 _REFUSED_ENV = {
-    **dict.fromkeys(
-        ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"),
-        "Ray gives each process its own GPUs, and this would pin them all to the same",
-    ),
-    "RAY_ADDRESS": "the job finds its cluster by itself",
-    "RAY_API_SERVER_ADDRESS": "the job finds its cluster by itself",
+    "CUDA_VISIBLE_DEVICES": _PINS_GPUS,
+    "ASCEND_RT_VISIBLE_DEVICES": _PINS_GPUS,
+    "RAY_ADDRESS": _FINDS_CLUSTER,
+    "RAY_API_SERVER_ADDRESS": _FINDS_CLUSTER,
     "VERL_FILE_LOGGER_PATH": "a job writes only into its own directory",
-    "VERL_REGRESS_JOB_DIR": "a job writes only into its own directory",
     "VERL_REHEARSAL_REPORTS": "a job writes only into its own directory",
-    secret_files.FILE_VARIABLE: "a job names its secrets under secrets",
     "RAY_DEBUG": "the knob DEBUGGER turns Ray's debugger on, for one submission",
     "RAY_DEBUG_POST_MORTEM": "DEBUGGER=post-mortem does that, for one submission",
-    JOB_UIDS: "by it the launcher sees who submitted the job",
-    "VERL_REGRESS_DEBUGGER_HOST": "the knob DEBUGGER decides where Ray's debugger listens",
 }
+_OURS = "VERL_REGRESS_"  # begins our own variables, of which a job may add to the hooks
 # Variables that Python or our sitecustomize reads before the hook env_vars can set anything.
 _READ_AT_START = ("PYTHONPATH", "VERL_REGRESS_HOOKS")
+
+_RAY_INIT = "ray_kwargs.ray_init"  # of verl's config: the arguments of ray.init, and what it takes of those that are for a new cluster
+_TAKEN: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("num_cpus", "num_gpus", "resources", "labels", "object_store_memory", "_node_name"), (None,)),
+    **dict.fromkeys(("local_mode", "_system_config", "_enable_object_reconstruction"), (None, False, {})),
+    "address": (None, "auto"),
+}
+_FOR_NEW_CLUSTERS = "Ray takes it for a new cluster only, and the job's cluster runs already"
 
 
 @dataclass(frozen=True)
 class Environment:
     """The variables of every process of a job, and its secrets by name, never their values.
 
-    `origins` says where a variable was asked for, and `deterministic` which ones DETERMINISTIC=1 adds.
+    `origins` says where a variable was asked for. The hook env_vars sets those of `by_hook` in each process: those with a `$`, which Ray would
+    expand, and those of DETERMINISTIC=1, which verl passes to its actors itself: Ray takes no variable from both.
     """
 
     variables: Mapping[str, str]
     origins: Mapping[str, str]
-    deterministic: frozenset[str]
+    by_hook: Mapping[str, str]
     secrets: tuple[Secret, ...]
 
     @classmethod
     def build(cls, root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> "Environment":
         """The environment of `job`. Raises BadInput for a variable or a secret that a job may not set."""
-        variables = _variables(root, request, code_path, job)
-        secrets = secret_files.named(request.spec)
-        file = secret_files.file_of(root, request.defaults.cluster, job)
-        return cls(
-            variables={**variables, **_of_secrets(secrets, variables, file, request.base.origin)},
-            origins={name: origin for origin, layer in _layers(request) for name in layer},
-            deterministic=frozenset(request.deterministic.env_vars),
-            secrets=secrets,
-        )
+        variables, secrets = _variables(root, request, code_path, job), secret_files.named(request.spec)
+        origins = {name: origin for origin, layer in _layers(request) for name in layer}
+        by_verl = request.base.deterministic.env_vars if request.base.deterministic else {}
+        by_hook = {name: value for name, value in variables.items() if "$" in value or name in by_verl}
+        for secret in secrets:
+            if secret.name in variables:
+                raise BadInput(
+                    f"The secret {secret.name} is also set as plain text, by {request.base.origin} or by the job's own environment: "
+                    "remove it there, or give the secret another name."
+                )
+        hooks = [secret_files.HOOK] if secrets else []
+        hooks += ["env_vars"] if by_hook else []  # hooks before this one do not see what it sets
+        variables["VERL_REGRESS_HOOKS"] = ",".join([*hooks, variables["VERL_REGRESS_HOOKS"]])
+        if secrets:
+            variables[secret_files.FILE_VARIABLE] = str(secret_files.file_of(root, request.defaults.cluster, job))
+        return cls(variables, origins, by_hook, secrets)
 
     def with_owners(self, users: Iterable[str]) -> "Environment":
         """The same for a job whose directory belongs to one of these users: Ray carries them, so nobody else can change them."""
@@ -67,41 +81,46 @@ class Environment:
 
     def runtime_env(self) -> dict[str, Any]:
         """The job's runtime_env: environment variables only, nothing is uploaded."""
-        late = self.set_by_hook()
-        return {"env_vars": {name: value for name, value in self.variables.items() if name not in late}}
-
-    def set_by_hook(self) -> dict[str, str]:
-        """The variables that the hook env_vars sets in each process: those with a `$`, which Ray would expand, and those
-        of DETERMINISTIC=1, which verl passes to its actors itself: Ray takes no variable from both.
-        """
-        return {name: value for name, value in self.variables.items() if "$" in value or name in self.deterministic}
+        return {"env_vars": {name: value for name, value in self.variables.items() if name not in self.by_hook}}
 
     @property
     def secrets_file(self) -> Path | None:
         """Where the values of its secrets are until it is over; None if it has none."""
         return Path(self.variables[secret_files.FILE_VARIABLE]) if self.secrets else None
 
+    def check_ray_init(self, composed: Composed) -> None:
+        """Raise BadInput for what a job's own `ray.init` refuses, because its cluster runs already and Ray has the job's variables.
+
+        Read in Ray 2.60 (ray/_private/worker.py: init; ray/runtime_env/runtime_env.py: _merge_runtime_env).
+        """
+        given = composed.value(_RAY_INIT) or {}
+        for name, value in given.items():
+            if value not in _TAKEN.get(name, (value,)):
+                why = _FINDS_CLUSTER if name == "address" else _FOR_NEW_CLUSTERS
+                raise BadInput(f"{composed.named(f'{_RAY_INIT}.{name}', value)} is refused: {why}; leave it out.")
+        variables = composed.value(f"{_RAY_INIT}.runtime_env.env_vars") or {}
+        both = next((name for name in variables if name in self.runtime_env()["env_vars"]), None)
+        if both is not None:
+            raise BadInput(
+                f"{composed.named(f'{_RAY_INIT}.runtime_env.env_vars.{both}', variables[both])} is refused: the job has this variable, too "
+                f"(from {self.origins.get(both, 'verl-regress')}), and Ray takes none from both; leave it out, and write it under env_vars of the JobSpec."
+            )
+
 
 def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> dict[str, str]:
     """The variables, without those for secrets. The snapshot comes first on PYTHONPATH, and no entry is empty."""
     asked, workload, said = _asked(root, request), request.workload, request.said
-    seeds = (
-        "rl" in request.deterministic.overrides
-    )  # else all answers of a group would be equal, and GRPO's advantages 0
-    sets_late = request.deterministic.env_vars or any("$" in value for value in asked.values())
+    seeds = "rl" in request.deterministic.overrides  # or all answers of a group would be equal, and GRPO's advantages 0
     hooks = [
-        "env_vars" if sets_late else "",  # hooks before this one would not see what it sets
-        *("identity", "process_memory", "job_exceptions"),
+        "identity,process_memory,job_exceptions",
         "debugger" if said.debugger else "",
         "last_bit" if said.perturbed else "",
         *workload.hooks,
         "verl_rehearsal.request_seed" if seeds else "",
         asked.get("VERL_REGRESS_HOOKS", ""),
     ]
-    layers = [
-        str(HELPER_DIR / layer)
-        for layer in ("py/hooks", *request.base.python_layers, *(["rehearsal"] if seeds else []))
-    ]
+    layers = ("py/hooks", *request.base.python_layers, *(["rehearsal"] if seeds else []))
+    ours = [str(code_path), *(str(HELPER_DIR / layer) for layer in layers)]
     others = os.pathsep.join((asked.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")))
     return {
         "HF_HOME": str(root.hf),
@@ -113,25 +132,22 @@ def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir)
         "VERL_FILE_LOGGER_PATH": str(job.metrics),
         **workload.env_vars,
         **asked,
-        **_of_debugger(request),
+        **_of_debugger(said),
         "VERL_REGRESS_HOOKS": ",".join(filter(None, hooks)),
         "VERL_REGRESS_JOB_DIR": str(job.path),
         **({"VERL_REHEARSAL_REPORTS": str(job.reports)} if request.base.python_layers else {}),
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(code_path), *layers, *others.split(os.pathsep)))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (*ours, *others.split(os.pathsep)))),
     }
 
 
-def _of_debugger(request: Request) -> dict[str, str]:
+def _of_debugger(said: CommandLine) -> dict[str, str]:
     """The variables of Ray's debugger (2.60), which Ray itself turns on wherever debugpy is installed: off, unless asked for."""
-    said = request.said
-    if said.debugger is None:
-        return {"RAY_DEBUG": "0"}  # breakpoint() does nothing
-    variables = {"RAY_DEBUG": "1"}
-    if said.debugger == "post-mortem":
-        variables["RAY_DEBUG_POST_MORTEM"] = "1"
-    if said.debugger_host is not None:
-        variables["VERL_REGRESS_DEBUGGER_HOST"] = said.debugger_host
-    return variables
+    variables = {
+        "RAY_DEBUG": "1" if said.debugger else "0",  # 0: breakpoint() does nothing
+        "RAY_DEBUG_POST_MORTEM": "1" if said.debugger == "post-mortem" else "",
+        "VERL_REGRESS_DEBUGGER_HOST": said.debugger_host or "",
+    }
+    return {name: value for name, value in variables.items() if value}
 
 
 def _asked(root: SharedRoot, request: Request) -> dict[str, str]:
@@ -141,6 +157,8 @@ def _asked(root: SharedRoot, request: Request) -> dict[str, str]:
         for name, value in layer.items():
             asked[name] = root.fill_in(value)
             reason = _REFUSED_ENV.get(name) if (name, value) != ("RAY_ADDRESS", "auto") else None
+            if name.startswith(_OURS) and name not in _READ_AT_START:
+                reason = "verl-regress sets it"
             if name in _READ_AT_START and "$" in asked[name]:
                 reason = "Python reads it as it starts, when Ray has filled in $, perhaps with nothing"
             if reason is not None:
@@ -153,18 +171,3 @@ def _asked(root: SharedRoot, request: Request) -> dict[str, str]:
 def _layers(request: Request) -> tuple[tuple[str, Mapping[str, str]], ...]:
     """The documents' variables, the higher layer last."""
     return ((request.base.origin, request.base.env_vars), (request.spec.origin, request.spec.env_vars))
-
-
-def _of_secrets(secrets: Iterable[Secret], variables: Mapping[str, str], file: Path, origin: str) -> dict[str, str]:
-    """The variables that secrets add: the path of their file, and its hook before all others. Raises BadInput."""
-    names = [secret.name for secret in secrets]
-    for name in names:
-        if name in variables:
-            raise BadInput(
-                f"The secret {name} is also set as plain text, by {origin} or by the job's own environment: "
-                "remove it there, or give the secret another name."
-            )
-    if not names:
-        return {}
-    hooks = f"{secret_files.HOOK},{variables['VERL_REGRESS_HOOKS']}"
-    return {secret_files.FILE_VARIABLE: str(file), "VERL_REGRESS_HOOKS": hooks}

@@ -5,14 +5,14 @@ It lists and stats files, and parses Python files for their imports; it never im
 """
 
 import ast
+import os
 import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -33,7 +33,7 @@ _DUMPED = "dump_dir"
 _CODE = (".py", ".pyc", ".so")
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
 _OLD_REPO = re.compile(r"\w[\w.-]*")  # such as gpt2
-_HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
+HUB = "HFHUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
 _MODEL, DATA, _REWARD = "model sha256", "data sha256", "reward_fn sha256"  # facts of the judge
 
 
@@ -52,22 +52,13 @@ class Input:
     needed: bool = True
     outside: bool = False
 
-    def recorded(self) -> dict[str, Any]:
-        """The input as config/resolved.json records it."""
-        return {**asdict(self), "path": str(self.path)}
-
 
 class Artefact(NamedTuple):
-    """What a JobSpec or a knob names, and `make prepare` makes: its kind, which is model or dataset, its name, and who named it."""
+    """What a JobSpec or a knob names, and `make prepare` makes: model or dataset, its name, and how messages name it."""
 
     kind: str
     name: str
-    origin: str
-
-    @property
-    def named(self) -> str:
-        """As messages name it."""
-        return f"{self.kind}={shown(self.name)} (from {self.origin})"
+    named: str
 
 
 def find(
@@ -93,16 +84,6 @@ def find(
     return tuple(found.values())
 
 
-def caches(root: SharedRoot, environment: Environment) -> Iterator[Path]:
-    """The caches of the Hugging Face libraries on the shared root. Raises BadInput if another user can add to one."""
-    for name in ("HF_HOME", _HUB):
-        home = environment.variables.get(name)
-        if home is not None and root.has(Path(home)):
-            origin = environment.origins.get(name, "the knob SHARED_ROOT")
-            need(Path(home), f"{name}={shown(home)} (from {origin})", "or let its owner remove it", alone=True)
-            yield Path(home)
-
-
 def _input(
     root: SharedRoot, environment: Environment, key: str, text: str, origin: str | None, artefact: Artefact | None
 ) -> Input | None:
@@ -117,9 +98,9 @@ def _input(
     path, may_be_missing = Path(plain), key.endswith(_DUMPED)
     is_of_model = names_files and "model" in key
     is_old_repo = is_of_model and _OLD_REPO.fullmatch(plain) is not None
-    hub = Path(environment.variables.get(_HUB, f"{environment.variables['HF_HOME']}/hub"))
+    hub = Path(environment.variables.get(HUB, f"{environment.variables['HF_HOME']}/hub"))
     cached = hub / f"models--{plain.replace('/', '--')}" if is_old_repo or _REPO.fullmatch(plain) else None
-    if cached is not None and (_is_there(cached) or (is_of_model and not is_old_repo)):
+    if cached is not None and (os.path.lexists(cached) or (is_of_model and not is_old_repo)):
         path, may_be_missing = cached, True  # the nodes may fetch it
     elif not path.is_absolute():
         if is_named and (names_files or plain.startswith(("./", "../"))):
@@ -133,8 +114,9 @@ def _input(
         if is_named and names_files:
             raise BadInput(f"{named} is refused: it must do without '..'.")
         return None
-    is_here = root.has(path) and _is_there(path)
-    is_model = is_here and _is_model(path)
+    is_here = root.has(path) and os.path.lexists(path)
+    # A model, or the cache's copies of one.
+    is_model = is_here and (os.path.lexists(path / "snapshots") or any(path.glob("*config.json")))
     # Any other text may be a path by chance, such as a stop word.
     is_sure = (names_files and (is_named or is_here)) or is_model or (is_here and path.is_file())
     if not is_sure:
@@ -163,66 +145,41 @@ def _need(root: SharedRoot, one: Input, artefact: Artefact | None = None) -> Non
     """Raise BadInput for an input on the shared root that is missing, or that another user can change."""
     if not root.has(one.path):
         return
-    file = one.path / "config.json" if one.key.endswith("model.path") else one.path
+    if artefact is not None and artefact.kind == "dataset" and one.path.parent.is_file():
+        raise BadInput(
+            f"{one.named} is a file, but dataset names a folder: one file goes into data.train_files and data.val_files."
+        )
+    file, problem = one.path / "config.json" if one.key.endswith("model.path") else one.path, ""
     try:
         # A pipe would stop whoever reads it.
         if one.needed and not stat.S_ISREG(mode := file.stat().st_mode) and not stat.S_ISDIR(mode):
-            raise BadInput(
-                f"{one.named} is not usable, because {shown(str(file))} is neither a file nor a folder: name one."
-            )
+            problem = "neither a file nor a folder"
     except (OSError, ValueError) as error:
-        if artefact is not None and artefact.kind == "dataset" and isinstance(error, NotADirectoryError):
-            raise BadInput(
-                f"{one.named} is a file, but dataset names a folder: one file goes into data.train_files and data.val_files."
-            ) from None
-        state = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
+        problem = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
+    if problem:
         cure = "name one that is there" if artefact is None else f"run 'make prepare', or name another {artefact.kind}"
-        raise BadInput(f"{one.named} is not usable, because {shown(str(file))} is {shown(state)}: {cure}.") from None
+        raise BadInput(f"{one.named} is not usable, because {shown(str(file))} is {shown(problem)}: {cure}.")
     need(one.path, one.named, "or name one of your own")
 
 
-def _is_there(path: Path) -> bool:
-    with suppress(OSError):  # also for a text that is too long for a path
-        path.lstat()
-        return True
-    return False
-
-
-def _is_model(path: Path) -> bool:
-    """Is there a model, or the cache's copies of one?"""
-    try:
-        names = [each.name for each in path.iterdir()]
-    except PermissionError:  # its files may be readable by their names
-        return True
-    except OSError:
-        return False
-    return "snapshots" in names or any(name.endswith("config.json") for name in names)
-
-
-def _imported_by(path: Path) -> Iterator[Path]:
+def _imported_by(path: Path) -> list[Path]:
     """The Python files beside `path` that it imports, directly or through each other. A file that cannot be parsed imports none."""
-    seen, todo = {path}, [path]
-    while todo:
-        for name in _imports(todo.pop(), path.parent):
-            for file in (name.with_name(f"{name.name}.py"), name / "__init__.py"):
-                if file not in seen and file.is_file():
-                    seen.add(file)
-                    todo.append(file)
-                    yield file
+    found = [path]
+    for each in found:  # which grows
+        for name in _imports(each, path.parent):
+            files = (name.with_name(f"{name.name}.py"), name / "__init__.py")
+            found += [file for file in files if file not in found and file.is_file()]
+    return found[1:]
 
 
 def _imports(path: Path, folder: Path) -> Iterator[Path]:
     """Where the modules and packages that a file imports would be: under its own folder, and under `folder`, as if that were imported from."""
     for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            named = [(folder, each.name) for each in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            start = path.parents[node.level - 1] if 0 < node.level <= len(path.parents) else folder
-            above = f"{node.module}." if node.module else ""
-            named = [(start, f"{above}{each.name}") for each in node.names]
-        else:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        for start, name in named:
-            if start != folder or name.split(".")[0] not in sys.stdlib_module_names:
-                parts = name.split(".")
+        level, module = getattr(node, "level", 0), getattr(node, "module", None)
+        start = path.parents[level - 1] if 0 < level <= len(path.parents) else folder
+        for each in node.names:
+            parts = f"{module}.{each.name}".split(".") if module else each.name.split(".")
+            if level or parts[0] not in sys.stdlib_module_names:
                 yield from (start.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1))

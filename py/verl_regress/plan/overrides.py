@@ -1,7 +1,7 @@
 """Hydra overrides: where they come from, and how the layers become one list."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from verl_regress.base.errors import BadInput, shown
@@ -11,8 +11,7 @@ from verl_regress.plan.workloads import FIXED_KEYS, Workload
 # Origins: keys that the knob adds; what a JobSpec's own fields set, such as its model; the seeds that the knob sets.
 DETERMINISTIC, OURS, TRAIN_SEED = "DETERMINISTIC=1", "verl-regress", "TRAIN_SEED"
 LOGGER = "trainer.logger"
-_LOGGERS = re.compile(r"\[(?P<list>[^\[\]]*)\]|(?P<word>\w+)")
-_FILE_LOGGER = re.compile(r"\bfile\b")
+_LOGGERS = re.compile(rf"(\+{{0,2}}{LOGGER}=)(?:\[\s*([^\[\]]*?)\s*\]|(\w+))")
 # Only ~key needs no value.
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+?|~)?(?P<key>[^=\s?+~-][^=\s]*)(?P<value>=.*)?", re.DOTALL)
 # A word of OVERRIDES. Spaces end it, except in Hydra's quotes or after its backslash (hydra-core 1.3, OverrideLexer.g4). Quotes are kept:
@@ -26,8 +25,7 @@ _COUNT = re.compile(r"\$\{(?:(\d{1,6})\*)?(workers|gpus_per_worker|gpus)\}")
 class Override:
     """One Hydra override and the layer it comes from.
 
-    An optional one is left out if its key does not exist; one that adds its key (+, ++), if the surrounding mapping
-    does not. No other layer may change a fixed one.
+    An optional one is left out if its key does not exist, or for + and ++ the mapping around it. No other layer may change a fixed one.
     """
 
     text: str
@@ -55,15 +53,6 @@ class Override:
             raise BadInput(f"{self.shown} is not Hydra's key=value: write it as a.b.c=value{quotes}.")
         return match["prefix"] or "", match["key"]
 
-    @property
-    def is_optional_addition(self) -> bool:
-        """Whether it adds its key, and may be left out."""
-        return self.optional and "+" in self.parts()[0]
-
-    def recorded(self) -> dict[str, str]:
-        """The override as config/resolved.json records it."""
-        return {"text": self.text, "origin": self.origin}
-
 
 def of_command_line(file: str | None, text: str, knob: str) -> tuple[Override, ...]:
     """The overrides in the `text` of OVERRIDES_FILE, one per line without quoting, then those in the knob OVERRIDES, separated by white space.
@@ -82,13 +71,11 @@ def of_shape(text: str, workers: int, gpus_per_worker: int) -> str:
     return _COUNT.sub(lambda found: str(int(found[1] or 1) * counts[found[2]]), text)
 
 
-def of_profile(
-    fill_in: Callable[[str], str], workload: Workload, by_workload: Mapping[str, Sequence[str]], origin: str
-) -> Iterator[list[Override]]:
+def of_profile(workload: Workload, by_workload: Mapping[str, Sequence[str]], origin: str) -> Iterator[list[Override]]:
     """The layers from lists in the base config; ? makes an override optional, ! fixed."""
     for key in workload.profile_keys:
         yield [
-            Override(fill_in(text.lstrip("?!")), origin, optional=text[:1] == "?", fixed=text[:1] == "!")
+            Override(text.lstrip("?!"), origin, optional=text[:1] == "?", fixed=text[:1] == "!")
             for text in by_workload.get(key, [])
         ]
 
@@ -123,9 +110,8 @@ def with_file_logger(override: Override) -> Override:
 
     Any other override, and a value that is neither a list nor a word, is returned as it is.
     """
-    prefix, key = override.parts()
-    match = _LOGGERS.fullmatch(override.text.partition("=")[2])
-    if key != LOGGER or match is None or _FILE_LOGGER.search(match[0]):
+    match = _LOGGERS.fullmatch(override.text)
+    if match is None or re.search(r"\bfile\b", override.text):
         return override
-    given = (match["list"] or match["word"] or "").strip()
-    return replace(override, text=f"{prefix}{key}=[{given}{',' if given else ''}file]", origin=TRAIN_SEED)
+    given = match[2] or match[3]
+    return replace(override, text=f"{match[1]}[{f'{given},' if given else ''}file]", origin=TRAIN_SEED)

@@ -1,7 +1,6 @@
 """Refuses secrets that a request has as plain text, which the job's files, Ray's dashboard and debug bundles would show."""
 
 import re
-from collections.abc import Iterator
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.plan.overrides import Override
@@ -31,7 +30,19 @@ _SHOWABLE = re.compile(r"[\w.+~/@]+")
 
 def check(request: Request) -> None:
     """Raise BadInput, which shows no value, if env_vars or an override of any layer has a secret and the user did not allow it."""
-    found = [*_in_variables(request), *_in_overrides(request)]
+    base, spec = request.base, request.spec
+    found = [
+        (f"env_vars.{shown(name)} (from {document.origin})", name)
+        for document in (base, spec)
+        for name, value in document.env_vars.items()
+        if _is_secret(name, value, is_variable=True)
+    ]
+    by_base = (Override(text, base.origin) for texts in base.trainer_overrides.values() for text in texts)
+    by_spec = (Override(text, spec.origin) for text in spec.trainer_overrides)
+    for override in (*by_base, *by_spec, *request.said.overrides):
+        key = override.text.partition("=")[0]
+        place = key if _SHOWABLE.fullmatch(key) and not _VALUE.search(key) else "an override"
+        found += [(f"{place} (from {override.origin})", name) for name in _named_in(override.text)]
     if not found or request.said.plain_secrets:
         return
     names = ", ".join(dict.fromkeys(f"{{name: {name.upper()}}}" for _, name in found))
@@ -42,29 +53,13 @@ def check(request: Request) -> None:
     )
 
 
-def _in_variables(request: Request) -> Iterator[tuple[str, str]]:
-    """The place of each secret among the variables, and the variable's name."""
-    for document in (request.base, request.spec):
-        for name, value in document.env_vars.items():
-            if _is_secret(name, value, is_variable=True):
-                yield f"env_vars.{shown(name)} (from {document.origin})", name
-
-
-def _in_overrides(request: Request) -> Iterator[tuple[str, str]]:
-    """The place of each secret in the overrides, and the name that it has there."""
-    base, spec = request.base, request.spec
-    by_base = [Override(text, base.origin) for texts in base.trainer_overrides.values() for text in texts]
-    by_spec = [Override(text, spec.origin) for text in spec.trainer_overrides]
-    for override in (*by_base, *by_spec, *request.said.overrides):
-        text, key = override.text, override.text.partition("=")[0]
-        place = key if _SHOWABLE.fullmatch(key) and not _VALUE.search(key) else "an override"
-        named = [
-            name
-            for name, value in _PAIR.findall(text)
-            if _is_secret(name, value, is_variable=name.isupper() or "env_vars" in text)
-        ]
-        for name in named or (["NAME"] if _VALUE.search(text) else []):
-            yield f"{place} (from {override.origin})", name
+def _named_in(text: str) -> list[str]:
+    """The names that the secrets in an override have there."""
+    is_secret = (
+        (name, _is_secret(name, value, is_variable=name.isupper() or "env_vars" in text))
+        for name, value in _PAIR.findall(text)
+    )
+    return [name for name, is_one in is_secret if is_one] or (["NAME"] if _VALUE.search(text) else [])
 
 
 def _is_secret(name: str, value: str, *, is_variable: bool) -> bool:

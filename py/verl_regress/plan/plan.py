@@ -1,12 +1,10 @@
 """From a request to the plan of its submission. Pure: reads the shared root, creates nothing, uses no network."""
 
 import json
-import math
 import os
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +12,29 @@ from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.trust import need, trusted
-from verl_regress.plan import contents, inputs, plain_secrets, ray_init, reward_fn
-from verl_regress.plan.compose import NEW_REWARD, Composed, compose
+from verl_regress.plan import contents, inputs, plain_secrets, reward_fn
+from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.inputs import Artefact, Input
-from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override, merge, of_profile, with_file_logger
+from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override, merge, of_profile, of_shape, with_file_logger
 from verl_regress.plan.request import Request
 from verl_regress.plan.values import need_no_shell
 from verl_regress.plan.workloads import JobPaths
 from verl_regress.store import snapshot
 
-_MOST_BYTES = 126_976  # MAX_ARG_STRLEN, less what Ray (2.60) writes around the env_vars: beyond it a job stays PENDING
+_MOST_BYTES = 126_976  # MAX_ARG_STRLEN, less what Ray (2.60) writes around all env_vars: beyond it a job stays PENDING
+_PRELOADED = "LD_PRELOAD"
 _TRAINED = ("actor_rollout_ref.model.path", "model.path")  # a critic and others are further inputs
-_MOST = 1_000_000  # of a resource, far above any cluster: anything larger, or infinite, is a mistake
 
 
 @dataclass(frozen=True)
 class Code:
-    """The snapshot that runs: its directory, its record, and where its code id was given."""
+    """The snapshot that runs: its name, where that was given, its directory, and its record, once it is read."""
 
-    path: Path
-    record: Mapping[str, Any]
+    code_id: str
     origin: str
-
-    @property
-    def code_id(self) -> str:
-        """The name of the snapshot."""
-        return str(self.record["code_id"])
+    path: Path
+    record: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,8 +43,8 @@ class Driver:
 
     address: str
     entrypoint: str
-    num_cpus: float
-    resources: Mapping[str, float]
+    entrypoint_num_cpus: float
+    entrypoint_resources: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,7 @@ class Plan:
 
     def resolved(self) -> dict[str, Any]:
         """The whole plan as plain data."""
-        request, paths, driver, composed, packages = self.request, self.paths, self.driver, self.composed, self.packages
+        request, paths, packages, devices = self.request, self.paths, self.packages, self.composed.devices
         return {
             "submission_id": self.job.submission_id,
             "attempt": self.job.attempt,
@@ -102,21 +96,20 @@ class Plan:
             "model": str(next((one.path for one in self.inputs if one.key in _TRAINED), paths.model)),
             "dataset": self._dataset(),
             "reward_fn": str(paths.reward_fn) if paths.reward_fn is not None else None,
-            "inputs": [{**one.recorded(), "sha256": self.hashes.get(one.path)} for one in self.inputs],
+            "inputs": [
+                {**asdict(one), "path": str(one.path), "sha256": self.hashes.get(one.path)} for one in self.inputs
+            ],
             "code_dirs": [str(folder) for folder in self.code_dirs],
             "caches": [str(folder) for folder in self.caches],
             "trusted_uids": trusted(),  # the launcher does not have the knob, and nodes may run as different users
             "job_dir": str(self.job.path),
-            "address": driver.address,
-            "entrypoint": driver.entrypoint,
-            "entrypoint_num_cpus": driver.num_cpus,
-            "entrypoint_resources": dict(driver.resources),
-            "devices": {**composed.devices.recorded(), "cluster_has": self.cluster_has},
+            **asdict(self.driver),
+            "devices": {"resource": devices.resource, "count": devices.count, "cluster_has": self.cluster_has},
             "max_running": request.defaults.max_running,
             "packages": packages and {key: packages[key] for key in packages if key not in ("lists", "head")},
             "argv": list(self.argv),
-            "overrides": [override.recorded() for override in composed.overrides],
-            "left_out": [override.recorded() for override in composed.left_out],
+            "overrides": [{"text": each.text, "origin": each.origin} for each in self.composed.overrides],
+            "left_out": [{"text": each.text, "origin": each.origin} for each in self.composed.left_out],
             "secrets": [secret.name for secret in self.environment.secrets],
             "debugger": request.said.debugger,
         }
@@ -140,8 +133,8 @@ class Plan:
             "ray", "job", "submit", "--no-wait",
             "--address", self.driver.address,
             "--submission-id", self.job.ray_id,
-            "--entrypoint-num-cpus", f"{self.driver.num_cpus:g}",
-            "--entrypoint-resources", json.dumps(self.driver.resources),
+            "--entrypoint-num-cpus", f"{self.driver.entrypoint_num_cpus:g}",
+            "--entrypoint-resources", json.dumps(self.driver.entrypoint_resources),
             "--runtime-env-json", json.dumps(self.environment.runtime_env()),
             "--metadata-json", json.dumps(metadata | self.metadata()),
             "--", *shlex.split(self.driver.entrypoint),
@@ -152,9 +145,9 @@ class Plan:
 class Draft:
     """What a request decides before the snapshot and the inputs are read, which may not be there yet."""
 
-    code_id: str
-    code_origin: str
+    code: Code
     paths: JobPaths
+    artefacts: Mapping[str, Artefact]
     driver: Driver
     environment: Environment
     overrides: list[Override]
@@ -166,83 +159,71 @@ def draft(root: SharedRoot, request: Request) -> Draft:
     Precedence, highest first: command line, JobSpec, base config, knobs.
     """
     plain_secrets.check(request)  # first: other messages quote overrides and variables
-    _check_shared_root(root, request)
-    code_id, origin = _code_named(root, request)
-    job = _job_dir(root, request, code_id)
-    model, dataset = (_asked(root, request, kind).name for kind in ("model", "dataset"))
-    paths = JobPaths(root.models / model, root.datasets / dataset, job, _reward_fn(root, request))
-    overrides = _overrides(root, request, paths)
-    driver = _driver(request, job)
-    environment = Environment.build(root, request, root.snapshots / code_id, job)
-    _check_size(overrides, environment.variables)
-    return Draft(code_id, origin, paths, driver, environment, overrides)
-
-
-def compose_draft(request: Request, made: Draft, code_path: Path, record: Mapping[str, Any]) -> Composed:
-    """Compose a draft with the config of the verl at `code_path`, as `compose` does, and check what both decide. Raises BadInput."""
-    composed = compose(code_path, record, request.workload.module, made.overrides)
-    ray_init.check(composed, made.environment)
-    return composed
-
-
-def make(root: SharedRoot, request: Request) -> Plan:
-    """Plan the submission of a new job, or of a further attempt of one. Raises BadInput."""
-    made = draft(root, request)
-    paths, environment = made.paths, made.environment
-    path = root.snapshots / made.code_id
-    code = Code(path, snapshot.load(root, made.code_id, made.code_origin), made.code_origin)
-    snapshot.need_whole(code.path, code.record, f"CODE_ID={code.code_id} (from {code.origin})")
-    composed = compose_draft(request, made, code.path, code.record)
-    caches = tuple(inputs.caches(root, environment))
-    code_dirs = tuple(dict.fromkeys(_python_path(root, environment, code)))
-    # The model and the files of the data set, by the paths that the workload writes into verl's config.
-    files = (f"{paths.dataset}/{name}" for name in request.workload.data_files)
-    artefacts = dict.fromkeys(files, _asked(root, request, "dataset"))
-    artefacts[str(paths.model)] = _asked(root, request, "model")
-    read = inputs.find(root, environment, paths.job, composed, artefacts)
-    reward_fn.check(root, composed, paths.reward_fn, request.spec.origin, code.path, code.record)
-    contents.check(root, request.workload, composed, read)
-    return Plan(request, code, paths, made.driver, environment, composed, read, code_dirs, caches)
-
-
-def _check_size(overrides: Iterable[Override], variables: Mapping[str, str]) -> None:
-    """Refuse a job that no node could start: Linux limits one word and one variable, and Ray passes all env_vars in one."""
-    size = len(json.dumps([variables, [override.text for override in overrides]]))
-    if size > _MOST_BYTES:
-        raise BadInput(
-            f"The env_vars and overrides of the job have {size:,} bytes as JSON, but Linux takes {_MOST_BYTES:,} in one variable (execve(2)): "
-            "put long values into files on the shared root, and give their paths instead."
-        )
-
-
-def _python_path(root: SharedRoot, environment: Environment, code: Code) -> tuple[Path, ...]:
-    """The entries of PYTHONPATH that others may write to: those on the shared root, but for the snapshot and the helper.
-
-    Raises BadInput if one is another user's.
-    """
-    entries = [Path(entry) for entry in environment.variables["PYTHONPATH"].split(os.pathsep)]
-    asked = [each for each in entries if each != code.path and not each.is_relative_to(HELPER_DIR) and root.has(each)]
-    of_nodes = {Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
-    for entry in asked:
-        if entry in of_nodes:
-            origin, cure = "the nodes' own environment", "or remove it there, in their image or on their host"
-        else:
-            origin, cure = environment.origins["PYTHONPATH"], "or name a folder of your own"
-        need(entry, f"PYTHONPATH={shown(str(entry))} (from {origin})", cure)
-    return tuple(asked)
-
-
-def _check_shared_root(root: SharedRoot, request: Request) -> None:
     spec = request.spec
     if spec.shared_root is not None and Path(spec.shared_root) != root.path:
         raise BadInput(
             f"shared_root={shown(spec.shared_root)} (from {spec.origin}) is not this cluster's {root.path} (SHARED_ROOT): "
             "leave it out, or set SHARED_ROOT and bring the cluster up again."
         )
+    code = _code_named(root, request)
+    job = _job_dir(root, request, code.code_id)
+    model, dataset = (_asked(root, request, kind) for kind in ("model", "dataset"))
+    paths = JobPaths(root.models / model.name, root.datasets / dataset.name, job, _reward_fn(root, request))
+    # By the paths that the workload writes into verl's config.
+    artefacts = {f"{paths.dataset}/{name}": dataset for name in request.workload.data_files} | {str(paths.model): model}
+    overrides = _overrides(root, request, paths)
+    environment = Environment.build(root, request, code.path, job)
+    size = len(json.dumps([environment.variables, [override.text for override in overrides]]))
+    if size > _MOST_BYTES:
+        raise BadInput(
+            f"The env_vars and overrides of the job have {size:,} bytes as JSON, but Linux takes {_MOST_BYTES:,} in one variable (execve(2)): "
+            "put long values into files on the shared root, and give their paths instead."
+        )
+    return Draft(code, paths, artefacts, _driver(request, job), environment, overrides)
 
 
-def _code_named(root: SharedRoot, request: Request) -> tuple[str, str]:
-    """The code id of the snapshot, and who named it. Raises BadInput."""
+def compose_draft(request: Request, made: Draft, code_path: Path, record: Mapping[str, Any]) -> Composed:
+    """Compose a draft with the config of the verl at `code_path`, as `compose` does, and check what both decide. Raises BadInput."""
+    composed = compose(code_path, record, request.workload.module, made.overrides)
+    made.environment.check_ray_init(composed)
+    return composed
+
+
+def make(root: SharedRoot, request: Request) -> Plan:
+    """Plan the submission of a new job, or of a further attempt of one. Raises BadInput."""
+    made = draft(root, request)
+    paths, environment, code = made.paths, made.environment, made.code
+    code = replace(code, record=snapshot.load(root, code.code_id, code.origin))
+    snapshot.need_whole(code.path, code.record, f"CODE_ID={code.code_id} (from {code.origin})")
+    composed = compose_draft(request, made, code.path, code.record)
+    caches = _named_by_variables(root, made, ("HF_HOME", inputs.HUB), "or let its owner remove it", alone=True)
+    code_dirs = _named_by_variables(root, made, ("PYTHONPATH", _PRELOADED), "or name one of your own")
+    read = inputs.find(root, environment, paths.job, composed, made.artefacts)
+    reward_fn.check(root, composed, paths.reward_fn, request.spec.origin, code.path, code.record)
+    contents.check(root, request.workload, composed, read)
+    return Plan(request, code, paths, made.driver, environment, composed, read, code_dirs, caches)
+
+
+def _named_by_variables(
+    root: SharedRoot, made: Draft, names: tuple[str, ...], cure: str, *, alone: bool = False
+) -> tuple[Path, ...]:
+    """What these variables name on the shared root, but for the snapshot and the helper. Raises BadInput for what another user can change."""
+    found = []
+    for name in names:
+        separated = made.environment.variables.get(name, "").replace(" ", os.pathsep if name == _PRELOADED else " ")
+        for entry in filter(None, separated.split(os.pathsep)):
+            path = Path(entry)
+            if path != made.code.path and not path.is_relative_to(HELPER_DIR) and root.has(path):
+                is_of_node = entry in os.environ.get(name, "").split(os.pathsep)
+                said = made.environment.origins.get(name, "the knob SHARED_ROOT")
+                origin = "the nodes' own environment" if is_of_node else said
+                need(path, f"{name}={shown(entry)} (from {origin})", cure, alone=alone)
+                found.append(path)
+    return tuple(dict.fromkeys(found))
+
+
+def _code_named(root: SharedRoot, request: Request) -> Code:
+    """The snapshot, which may not be there yet. Raises BadInput."""
     spec, said = request.spec, request.said
     code_id, origin = spec.code_id, spec.origin
     if said.code_id is not None:
@@ -257,20 +238,19 @@ def _code_named(root: SharedRoot, request: Request) -> tuple[str, str]:
         code_id = path.name
     elif code_id is None:
         code_id, origin = request.defaults.code_id, "the knob CODE_ID"
-    return ids.check_name(code_id, snapshot.KNOB), origin
+    return Code(code_id, origin, root.snapshots / ids.check_name(code_id, snapshot.KNOB))
 
 
 def _job_dir(root: SharedRoot, request: Request, code_id: str) -> JobDir:
     """The directory of the attempt, which must not exist yet."""
-    spec, said, attempt = request.spec, request.said, request.attempt
-    if attempt is not None:
-        job = attempt.job_dir
-    elif said.submission_id is not None:
-        job = JobDir(root.jobs / ids.check(said.submission_id, "SUBMISSION_ID on the command line"))
+    spec, said = request.spec, request.said
+    if said.submission_id is not None:
+        name = ids.check(said.submission_id, "SUBMISSION_ID on the command line")
     elif spec.submission_id is not None:
-        job = JobDir(root.jobs / ids.check(spec.submission_id, spec.origin))
+        name = ids.check(spec.submission_id, spec.origin)
     else:
-        job = JobDir(root.jobs / ids.make(spec.workload, code_id))
+        name = ids.make(spec.workload, code_id)
+    job = JobDir(root.jobs / name) if request.attempt is None else request.attempt.job_dir
     escape = root.escape_of(root.jobs)
     if escape is not None:
         raise BadInput(f"{root.jobs} cannot take a job's directory: {escape}; make it a directory of its own.")
@@ -287,7 +267,8 @@ def _asked(root: SharedRoot, request: Request, kind: str) -> Artefact:
     given: str | None = getattr(request.spec, kind)
     suffix = request.workload.dataset_suffix if kind == "dataset" else ""
     name = root.fill_in(getattr(request.defaults, kind) + suffix if given is None else given)
-    artefact = Artefact(kind, name, f"the knob {kind.upper()}" if given is None else request.spec.origin)
+    origin = f"the knob {kind.upper()}" if given is None else request.spec.origin
+    artefact = Artefact(kind, name, f"{kind}={shown(name)} (from {origin})")
     need_no_shell(artefact.named, name)
     return artefact
 
@@ -306,21 +287,22 @@ def _reward_fn(root: SharedRoot, request: Request) -> Path | None:
 
 def _overrides(root: SharedRoot, request: Request, paths: JobPaths) -> list[Override]:
     """The overrides of all layers as one list. A run with TRAIN_SEED is to be compared, so verl's file logger records it."""
-    spec, base, attempt, workload = request.spec, request.base, request.attempt, request.workload
-    added, fill_in = request.deterministic, partial(request.fill_in, root)
-    reward = [] if paths.reward_fn is None else [Override(f"{NEW_REWARD}.path={paths.reward_fn}", spec.origin)]
+    spec, base, workload, defaults = request.spec, request.base, request.workload, request.defaults
+    reward = [] if paths.reward_fn is None else [f"{reward_fn.NEW_REWARD}.path={paths.reward_fn}"]
     merged = merge(
         [Override(text, OURS) for text in workload.overrides(paths)],
         request.samples(paths.job),
-        *of_profile(fill_in, workload, base.trainer_overrides, base.origin),
-        reward,
-        [Override(fill_in(text), spec.origin) for text in spec.trainer_overrides],
-        *of_profile(fill_in, workload, added.overrides, DETERMINISTIC),
+        *of_profile(workload, base.trainer_overrides, base.origin),
+        [Override(text, spec.origin) for text in reward],
+        [Override(text, spec.origin) for text in spec.trainer_overrides],
+        *of_profile(workload, request.deterministic.overrides, DETERMINISTIC),
         request.seeds,
-        [replace(override, text=fill_in(override.text)) for override in request.said.overrides],
-        attempt.overrides() if attempt is not None else [],
+        request.said.overrides,
+        request.attempt.overrides() if request.attempt is not None else [],
     )
-    return merged if request.said.seed is None else [with_file_logger(override) for override in merged]
+    texts = [of_shape(root.fill_in(each.text), defaults.workers, defaults.gpus_per_worker) for each in merged]
+    filled = [replace(each, text=text) for each, text in zip(merged, texts, strict=True)]
+    return filled if request.said.seed is None else [with_file_logger(override) for override in filled]
 
 
 def _driver(request: Request, job: JobDir) -> Driver:
@@ -329,19 +311,13 @@ def _driver(request: Request, job: JobDir) -> Driver:
     driver = Driver(
         address=base.address if spec.address is None else spec.address,
         entrypoint=shlex.join(["python3", str(HELPER_DIR / "py/run.py"), "launch", str(job.path)]),
-        num_cpus=base.entrypoint_num_cpus if spec.entrypoint_num_cpus is None else spec.entrypoint_num_cpus,
-        resources={**base.entrypoint_resources, **spec.entrypoint_resources},
+        entrypoint_num_cpus=base.entrypoint_num_cpus if spec.entrypoint_num_cpus is None else spec.entrypoint_num_cpus,
+        entrypoint_resources={**base.entrypoint_resources, **spec.entrypoint_resources},
     )
-    if not 0 < driver.resources.get("worker_node", 0) < math.inf:  # NaN is neither above 0 nor below
+    if driver.entrypoint_resources.get("worker_node", 0) <= 0:
         origin = spec.origin if "worker_node" in spec.entrypoint_resources else base.origin
         raise BadInput(
-            f"entrypoint_resources.worker_node={driver.resources.get('worker_node', 'nothing')} (from {origin}) would let the "
+            f"entrypoint_resources.worker_node={driver.entrypoint_resources.get('worker_node', 'nothing')} (from {origin}) would let the "
             "driver run on the head: it must be above 0, usually 1."
         )
-    for name, amount in {**driver.resources, "entrypoint_num_cpus": driver.num_cpus}.items():
-        if not 0 <= amount <= _MOST:  # false for NaN too
-            origins = f"{spec.origin} or {base.origin}"
-            raise BadInput(
-                f"The resource {shown(name)}={shown(str(amount))} (from {origins}) is not usable: ask for 0 to {_MOST:,}."
-            )
     return driver

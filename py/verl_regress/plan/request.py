@@ -8,10 +8,10 @@ from typing import Any
 from verl_regress.base import documents
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.jobspec import BaseConfig, Deterministic, JobSpec
-from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
 from verl_regress.jobs.checkpoints import continuing, step_of
-from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override, of_shape
+from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override
 from verl_regress.plan.workloads import WORKLOADS, Workload
 
 
@@ -93,10 +93,6 @@ class Request:
             return []
         return [Override(f"{key}={self.said.seed}", TRAIN_SEED, optional=True) for key in self.workload.seed_keys]
 
-    def fill_in(self, root: SharedRoot, text: str) -> str:
-        """The text of an override with `${shared_root}` and the cluster's shape filled in; every other ${…} is left to Hydra."""
-        return of_shape(root.fill_in(text), self.defaults.workers, self.defaults.gpus_per_worker)
-
     def samples(self, job: JobDir) -> list[Override]:
         """What TRAIN_SEED adds, too: such a run is to be compared, so its trainer writes what it sampled."""
         key = self.workload.samples_key
@@ -140,7 +136,6 @@ def of_files(directory: Path) -> Request:
     asked = json.loads((directory / "asked.json").read_text(encoding="utf-8"))
     given = directory / "job_spec.yaml"
     origins, said = asked["origins"], {**asked["said"], "debugger": None, "debugger_host": None}
-    said.pop("secrets", None)  # of earlier versions
     spec = (given if given.exists() else given.with_suffix(".json")).read_bytes().decode("utf-8")
     base = (directory / "ray_config.yaml").read_bytes().decode("utf-8")
     return Request(

@@ -14,9 +14,12 @@ from typing import Any
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.plan.compose import LEGACY_REWARD, NEW_REWARD, Composed, Function
+from verl_regress.plan.compose import Composed
 
-MOST_PARSED = 1_000_000  # bytes: Python takes 5 s and 400 MB to parse so much source code
+# Where verl's config names the function. Read in verl 0.7.1 to 0.9.1; in 0.7.1 and 0.8.0 the legacy key exists too.
+NEW_REWARD, _LEGACY_REWARD = "reward.custom_reward_function", "custom_reward_function"
+
+_MOST_PARSED = 1_000_000  # bytes: Python takes 5 s and 400 MB to parse so much source code
 # With one of these, a module may have names that its top level does not show.
 _DYNAMIC = re.compile(rb"\bimport \*|\b(__getattr__|exec|global|globals|locals|setattr|vars)\b")
 # Where verl keeps its reward managers, each in a file of its name (0.7.1 to 0.9.1), and what they add where a reward model runs.
@@ -27,7 +30,7 @@ _OF_REWARD_MODEL = {"reward_router_address", "reward_model_tokenizer"}
 def parsed(path: Path) -> ast.Module:
     """A Python file; an empty one for what is too large or cannot be parsed."""
     try:
-        return ast.parse(path.read_bytes() if path.stat().st_size <= MOST_PARSED else b"")
+        return ast.parse(path.read_bytes() if path.stat().st_size <= _MOST_PARSED else b"")
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 
@@ -40,28 +43,32 @@ def check(
     `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `code` is the record of the snapshot at `code_path`.
     A file outside the shared root is not checked, because only the nodes may have it; nor is a module (pkg://).
     """
-    function = composed.reward
-    if function is None and given is not None:
+    # A legacy key that is set replaces the whole new mapping (verl 0.7.1 and 0.8.0, migrate_legacy_reward_impl).
+    is_legacy = any(composed.value(f"{_LEGACY_REWARD}.{part}") is not None for part in ("path", "name"))
+    key = _LEGACY_REWARD if is_legacy else NEW_REWARD
+    text, name = composed.value(f"{key}.path"), str(composed.value(f"{key}.name") or "")
+    if not text and given is not None:
         raise BadInput(
             f"reward_fn_path={given} (from {origin}) would not be used, because an override empties {NEW_REWARD}.path or sets "
-            f"{LEGACY_REWARD}.name, which replaces it: leave that override out, and name a function with {NEW_REWARD}.name."
+            f"{_LEGACY_REWARD}.name, which replaces it: leave that override out, and name a function with {NEW_REWARD}.name."
         )
-    if function is None or root.escape_of(path := function.file) is not None:
+    path = Path(str(text).removeprefix("file://"))
+    if not text or root.escape_of(path) is not None:
         return
-    set_by = composed.origin_of(f"{function.key}.path") or "an override"
-    is_given = path == given
-    named = f"reward_fn_path={given}" if is_given else f"{function.key}.path={shown(str(path))}"
-    check_file(function, f"{named} (from {origin if is_given else set_by})")
-    _check_call(function, f"{shown(str(path))} (from {set_by})", composed, code_path, code)
+    set_by = composed.origin_of(f"{key}.path") or "an override"
+    named = (
+        f"reward_fn_path={given} (from {origin})" if path == given else f"{key}.path={shown(str(path))} (from {set_by})"
+    )
+    check_file(path, name, f"{key}.name", named)
+    _check_call(path, name, f"{shown(str(path))} (from {set_by})", composed, code_path, code)
 
 
-def check_file(function: Function, named: str) -> None:
-    """Raise BadInput, in which `named` is the function's file, if it does not define the function."""
-    path = function.file
+def check_file(path: Path, name: str, key: str, named: str) -> None:
+    """Raise BadInput, in which `named` is the function's file, if it does not define the function that `key` of verl's config names."""
     try:
-        if path.stat().st_size > MOST_PARSED:
+        if path.stat().st_size > _MOST_PARSED:
             raise BadInput(
-                f"{named} has more than {MOST_PARSED:,} bytes, too many to check it before each job: keep its data in another file."
+                f"{named} has more than {_MOST_PARSED:,} bytes, too many to check it before each job: keep its data in another file."
             )
         source = path.read_bytes()
         names = _names_in(path, source)
@@ -70,17 +77,20 @@ def check_file(function: Function, named: str) -> None:
         raise BadInput(
             f"{named} cannot be read by the head's Python {python} ({shown(str(error), 500)}): fix it, or name another file."
         ) from None
-    if function.name not in names and not _DYNAMIC.search(source):
+    if not name:
+        raise BadInput(f"{named} is used with an empty {key}: write the name of its function there.")
+    if name not in names and not _DYNAMIC.search(source):
         raise BadInput(
-            f"{named} does not define {shown(str(function.name), 80)} at its top level: define it there, or name another function with "
-            f"{function.key}.name."
+            f"{named} does not define {shown(name, 80)} at its top level: define it there, or name another function with {key}."
         )
 
 
-def _check_call(function: Function, named: str, composed: Composed, code_path: Path, code: Mapping[str, Any]) -> None:
+def _check_call(
+    path: Path, name: str, named: str, composed: Composed, code_path: Path, code: Mapping[str, Any]
+) -> None:
     """A function that is decorated, imported or assigned, and a reward manager of the user's own, may do anything: they are not checked."""
     called = _keywords_of_call(code_path / _MANAGERS / f"{composed.value('reward.reward_manager.name')}.py")
-    defined = [node for node in parsed(function.file).body if getattr(node, "name", None) == function.name]
+    defined = [node for node in parsed(path).body if getattr(node, "name", None) == name]
     if not called or len(defined) != 1:
         return
     (node,) = defined
@@ -109,13 +119,11 @@ def _names_in(path: Path, source: bytes) -> set[str]:
 def _takes(given: ast.arguments, passed: set[str]) -> bool:
     """Can a function with these parameters be called with these names?"""
     positional = [*given.posonlyargs, *given.args]
-    optional = {each.arg for each in positional[len(positional) - len(given.defaults) :]}
-    optional |= {each.arg for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default}
-    by_name = {each.arg for each in (*given.args, *given.kwonlyargs)}
-    required = {each.arg for each in (*positional, *given.kwonlyargs)} - optional
+    required = {each.arg for each in positional[: len(positional) - len(given.defaults)]}
+    required |= {each.arg for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if not default}
     if required & {each.arg for each in given.posonlyargs} or required - passed - _OF_REWARD_MODEL:
         return False
-    return given.kwarg is not None or passed <= by_name
+    return given.kwarg is not None or passed <= {each.arg for each in (*given.args, *given.kwonlyargs)}
 
 
 def _keywords_of_call(manager: Path) -> list[str]:

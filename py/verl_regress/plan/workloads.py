@@ -1,6 +1,6 @@
 """The workloads: which verl module runs, and the overrides for its data, its model and its outputs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,52 +22,38 @@ class JobPaths:
 class Workload:
     """One of verl's trainers: `python -m module key=value …`.
 
-    `profile_keys` are the lists in the base config's trainer_overrides that apply to it, `seed_keys` what TRAIN_SEED sets, in any release.
-    `dataset_suffix` is appended to the knob DATASET. Its processes need `hooks` (py/hooks/) and `env_vars`.
+    `profile_keys` are the lists in the base config's trainer_overrides that apply to it, `seed_keys` what TRAIN_SEED sets, in any release,
+    and `model_keys` what names the model. `dataset_suffix` is appended to the knob DATASET. Its processes need `hooks` (py/hooks/) and `env_vars`.
     """
 
     module: str
     profile_keys: tuple[str, ...]
     seed_keys: tuple[str, ...]
-    data_files: tuple[str, ...]
-    overrides: Callable[[JobPaths], list[str]]
+    model_keys: tuple[str, ...]
+    data_files: tuple[str, str]
+    estimator: tuple[str, ...] = ()
     has_reward: bool = True
     dataset_suffix: str = ""
     samples_key: str = ""
     hooks: tuple[str, ...] = ()
     env_vars: Mapping[str, str] = field(default_factory=dict)
 
-
-def _trainer(paths: JobPaths) -> list[str]:
-    """The overrides of every trainer; keys read in verl 0.7.1 to 0.9.1 and main at 1dda039b (trainer/config/*.yaml)."""
-    return [
-        f"hydra.run.dir={paths.job.driver_log.parent}/hydra",
-        "trainer.project_name=verl-regress",
-        f"trainer.experiment_name={paths.job.ray_id}",
-        "trainer.logger=[console,file]",
-        "trainer.total_epochs=1",
-        "trainer.save_freq=10",
-        f"trainer.default_local_dir={paths.job.checkpoints}",
-    ]
-
-
-def _reinforcement(paths: JobPaths, estimator: str) -> list[str]:
-    return [
-        *_trainer(paths),
-        f"algorithm.adv_estimator={estimator}",
-        f"data.train_files={paths.dataset}/train.parquet",
-        f"data.val_files={paths.dataset}/test.parquet",
-        f"actor_rollout_ref.model.path={paths.model}",
-    ]
-
-
-def _sft(paths: JobPaths) -> list[str]:
-    return [
-        *_trainer(paths),
-        f"data.train_files={paths.dataset}/train.parquet",
-        f"data.val_files={paths.dataset}/val.parquet",
-        f"model.path={paths.model}",
-    ]
+    def overrides(self, paths: JobPaths) -> list[str]:
+        """What sets the job's paths; keys read in verl 0.7.1 to 0.9.1 and main at 1dda039b (trainer/config/*.yaml)."""
+        train, validation = self.data_files
+        return [
+            f"hydra.run.dir={paths.job.driver_log.parent}/hydra",
+            "trainer.project_name=verl-regress",
+            f"trainer.experiment_name={paths.job.ray_id}",
+            "trainer.logger=[console,file]",
+            "trainer.total_epochs=1",
+            "trainer.save_freq=10",
+            f"trainer.default_local_dir={paths.job.checkpoints}",
+            *self.estimator,
+            f"data.train_files={paths.dataset}/{train}",
+            f"data.val_files={paths.dataset}/{validation}",
+            *(f"{key}={paths.model}" for key in self.model_keys),
+        ]
 
 
 # Every key for a seed of these trainers on FSDP, in verl 0.7.1 to 0.9.1 and main at 1dda039b; docs/verdict.md says what
@@ -85,12 +71,14 @@ _CRITIC_SEEDS = ("critic.data_loader_seed", "critic.fsdp.seed", "critic.model.fs
 # The data set reads data.seed, which no release has in its config.
 _SFT_SEEDS = ("trainer.seed", "engine.seed", "++data.seed")
 
+_ACTOR = "actor_rollout_ref.model.path"
 _GRPO = Workload(
     "verl.trainer.main_ppo",
     ("rl", "grpo"),
     _RL_SEEDS,
+    (_ACTOR,),
     ("train.parquet", "test.parquet"),
-    lambda paths: _reinforcement(paths, "grpo"),
+    ("algorithm.adv_estimator=grpo",),
     # Where the trainer writes the prompts and answers of each step; in verl 0.7.1 to 0.9.1 and main at 1dda039b, V0 and V1.
     samples_key="trainer.rollout_data_dir",
     hooks=("transfer_queue_names",),
@@ -101,15 +89,16 @@ WORKLOADS: dict[str, Workload] = {
         _GRPO,
         profile_keys=("rl", "ppo"),
         seed_keys=(*_RL_SEEDS, *_CRITIC_SEEDS),
-        overrides=lambda paths: [*_reinforcement(paths, "gae"), f"critic.model.path={paths.model}"],
+        model_keys=(_ACTOR, "critic.model.path"),
+        estimator=("algorithm.adv_estimator=gae",),
     ),
     "grpo": _GRPO,
     "sft": Workload(
         "verl.trainer.sft_trainer_ray",
         ("sft",),
         _SFT_SEEDS,
+        ("model.path",),
         ("train.parquet", "val.parquet"),
-        _sft,
         has_reward=False,
         dataset_suffix=SFT_SUFFIX,
         hooks=("sft_driver",),

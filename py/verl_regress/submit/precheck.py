@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         plan.compose_draft(request, made, code_path, record)
     else:
         say.info(
-            f"The overrides are checked in the job, because CODE_ID={made.code_id} (from {made.code_origin}) is not in "
+            f"The overrides are checked in the job, because CODE_ID={made.code.code_id} (from {made.code.origin}) is not in "
             f"{code_path.parent} on this machine, nor is a source of it."
         )
     needed_secrets.show(secret_files.named(request.spec))
@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _code(here: SharedRoot, made: plan.Draft, source: Path | None) -> tuple[Path, Mapping[str, Any]]:
     """The verl that the job will run, and what is known of it: nothing, if this machine does not have it."""
-    path = here.snapshots / made.code_id
+    path = here.snapshots / made.code.code_id
     if (path / snapshot.RECORD_FILE).is_file():
-        return path, snapshot.load(here, made.code_id, made.code_origin)
+        return path, snapshot.load(here, made.code.code_id, made.code.origin)
     if source is not None:
-        return source, {"code_id": made.code_id, "verl_version": snapshot.verl_version(source)}
+        return source, {"code_id": made.code.code_id, "verl_version": snapshot.verl_version(source)}
     return path, {}

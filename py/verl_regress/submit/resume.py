@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -27,8 +26,6 @@ from verl_regress.plan.request import Attempt
 from verl_regress.secrets import secret_files
 from verl_regress.store.retention import uncollected
 from verl_regress.submit import submit
-
-_OVERRIDES = "overrides"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,14 +66,11 @@ def _until(args: argparse.Namespace) -> list[JobDir]:
 
 
 def _begin(
-    args: argparse.Namespace,
-    before: Sequence[JobDir],
-    parent: JobDir | None = None,
-    checkpoint: Path | None = None,
+    args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | None = None, checkpoint: Path | None = None
 ) -> int:
     """Submit a new attempt with the same request as the last of `before`; its Ray id is the one line on stdout."""
-    newest = before[-1].attempts()[-1]
     asked = before[-1]
+    newest = asked.attempts()[-1]
     _need_own(asked)
     attempt = Attempt(newest.numbered(newest.attempt + 1), parent or asked, checkpoint)
     earlier = request.of_job(asked)
@@ -85,7 +79,7 @@ def _begin(
         earlier = replace(earlier, defaults=replace(earlier.defaults, cluster=knobs["CLUSTER_NAME"]))
     values = secret_files.read_values(sys.stdin.buffer) if args.secrets else {}
     file = knobs["OVERRIDES_FILE"]
-    text = submit.read_stream({_OVERRIDES: file})[_OVERRIDES] if file else ""
+    text = submit.read_stream({submit.OVERRIDES: file})[submit.OVERRIDES] if file else ""
     said = replace(
         earlier.said,
         overrides=(*earlier.said.overrides, *submit.said_overrides(knobs, text)),
@@ -101,15 +95,7 @@ def _begin(
         return 0
     api = RayApi(planned.driver.address)
     _need_over(newest, api)
-    submit.send(
-        planned,
-        api,
-        "sdk",
-        values,
-        announce=args.announce,
-        allow_mismatch=knobs.is_on("ALLOW_MISMATCH"),
-        skip_doctor=knobs["SKIP_DOCTOR"],
-    )
+    submit.send_asked(planned, api, args, values)
     where = f"{attempt.checkpoint} (step {attempt.step})" if attempt.checkpoint else "the beginning"
     say.info(
         f"attempt {attempt.job_dir.attempt} of {attempt.job_dir.submission_id}, as asked for {asked.ray_id}, from {where}"
@@ -141,11 +127,10 @@ def _need_over(job: JobDir, api: RayApi) -> None:
 
 def _need_steps_left(planned: plan.Plan, attempt: Attempt, asked: str) -> None:
     """From a checkpoint of the last step verl would train one step too many (0.7.1, 0.8.0). Raises BadInput."""
-    trainer: dict[str, Any] = yaml.safe_load(planned.composed.text)["trainer"]
-    total = trainer.get("total_training_steps")
+    total = planned.composed.value("trainer.total_training_steps")
     if total is None:
         before = yaml.safe_load(read_text(attempt.parent.config / "verl_config.yaml"))["trainer"]
-        if trainer.get("total_epochs") == before.get("total_epochs"):
+        if planned.composed.value("trainer.total_epochs") == before.get("total_epochs"):
             total = progress.total_steps(attempt.parent)
     if attempt.checkpoint is not None and isinstance(total, int) and total <= attempt.step:
         raise BadInput(

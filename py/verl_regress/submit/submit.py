@@ -10,6 +10,7 @@ import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from verl_regress.base import documents, processes, pulse, say
@@ -33,7 +34,7 @@ from verl_regress.store.retention import uncollected
 from verl_regress.worker import queue
 
 # The members of the stream that scripts/lib/job.bash sends.
-_SPEC, BASE, _OVERRIDES = "job_spec", "ray_config", "overrides"
+_SPEC, BASE, OVERRIDES = "job_spec", "ray_config", "overrides"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,15 +72,7 @@ def run(args: argparse.Namespace) -> int:
         if args.knobs.is_on("DRY_RUN"):
             print_plan(planned)
             return 0
-        send(
-            planned,
-            RayApi(planned.driver.address),
-            args.via,
-            values,
-            announce=args.announce,
-            allow_mismatch=args.knobs.is_on("ALLOW_MISMATCH"),
-            skip_doctor=args.knobs["SKIP_DOCTOR"],
-        )
+        send_asked(planned, RayApi(planned.driver.address), args, values, via=args.via)
     print(planned.job.submission_id)
     return 0
 
@@ -88,7 +81,7 @@ def read_request(args: argparse.Namespace) -> Request:
     """The request in the arguments and on stdin. Raises BadInput."""
     names = {_SPEC: args.spec_name, BASE: args.knobs["RAY_BASE_CONFIG"]}
     if args.knobs["OVERRIDES_FILE"]:
-        names[_OVERRIDES] = args.knobs["OVERRIDES_FILE"]
+        names[OVERRIDES] = args.knobs["OVERRIDES_FILE"]
     texts = read_stream(names)
     return request_of(args, args.spec_name, texts[_SPEC], texts)
 
@@ -108,7 +101,7 @@ def request_of(args: argparse.Namespace, spec_name: str, spec_text: str, texts: 
         said=CommandLine(
             code_id=knobs.given("CODE_ID"),
             submission_id=knobs.given("SUBMISSION_ID"),
-            overrides=said_overrides(knobs, texts.get(_OVERRIDES, "")),
+            overrides=said_overrides(knobs, texts.get(OVERRIDES, "")),
             deterministic=knobs.is_on("DETERMINISTIC"),
             seed=knobs.number("TRAIN_SEED"),
             perturbed=args.perturbed,
@@ -157,19 +150,23 @@ def say_left_out(planned: plan.Plan) -> None:
 
 def print_plan(planned: plan.Plan) -> None:
     """The dry run: prints the resolved config, verl's own with all overrides, runtime_env and a command line to paste."""
-    print("# resolved config")
-    print(json.dumps(planned.resolved(), indent=2, ensure_ascii=False))
-    print("# verl's config")
-    print(planned.composed.text, end="")
+    as_text = partial(json.dumps, indent=2, ensure_ascii=False)
+    print("# resolved config", as_text(planned.resolved()), "# verl's config", planned.composed.text, sep="\n", end="")
     for secret in planned.environment.secrets:
         print(f"# secret: {secret.described()}")
-    print("# runtime_env")
-    print(json.dumps(planned.environment.runtime_env(), indent=2, ensure_ascii=False))
-    if planned.environment.set_by_hook():
-        print("# environment that the hook env_vars sets")
-        print(json.dumps(planned.environment.set_by_hook(), indent=2, ensure_ascii=False))
+    print("# runtime_env", as_text(planned.environment.runtime_env()), sep="\n")
+    if by_hook := planned.environment.by_hook:
+        print("# environment that the hook env_vars sets", as_text(by_hook), sep="\n")
     print(f"# the same as a command in the head (it needs {planned.job.path}/config, which a dry run does not write)")
     print(shlex.join(planned.command_line()))
+
+
+def send_asked(
+    planned: plan.Plan, api: RayApi, args: argparse.Namespace, secrets: Mapping[str, str], via: str = "sdk"
+) -> None:
+    """`send`, as the arguments of `submit`, `resume` and `retry` ask for it."""
+    is_allowed, skipped = args.knobs.is_on("ALLOW_MISMATCH"), args.knobs["SKIP_DOCTOR"]
+    send(planned, api, via, secrets, announce=args.announce, allow_mismatch=is_allowed, skip_doctor=skipped)
 
 
 def send(
@@ -190,7 +187,7 @@ def send(
     up = nodes.alive_nodes(api)
     planned = _with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=allow_mismatch))
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
-    _make_directories(planned)
+    _make_directories(planned.job)
     planned = replace(planned, environment=planned.environment.with_owners(_owners_of(job)))
     if announce:
         print(job.ray_id, flush=True)
@@ -220,7 +217,7 @@ def reserve(planned: plan.Plan, secrets: Mapping[str, str]) -> None:
     """
     secret_files.check(secrets, planned.environment.secrets, planned.request.spec.origin)
     planned = _with_hashes(planned)
-    _make_directories(planned)
+    _make_directories(planned.job)
     with submission_of(planned.job), secret_files.written(planned.environment.secrets_file, secrets):
         _write_config(planned)
     say.changed(f"reserved {planned.job.path} for {planned.job.ray_id}")
@@ -228,15 +225,11 @@ def reserve(planned: plan.Plan, secrets: Mapping[str, str]) -> None:
 
 def _with_hashes(planned: plan.Plan) -> plan.Plan:
     """Add to the plan what its inputs on the shared root contain. Raises BadInput if one cannot be read."""
-    root = planned.job.root
-    hashes = Hashes(root)
-    found: dict[Path, str | None] = {}
-    for one in planned.inputs:
+    hashes, found = Hashes(planned.job.root), dict[Path, str | None]()
+    for one in filter(lambda each: planned.job.root.has(each.path), planned.inputs):
         try:
             with pulse.during(f"hashing {one.path}"):
-                found[one.path] = (
-                    hashes.content_of(one.path, is_read=one.fact is not None) if root.has(one.path) else None
-                )
+                found[one.path] = hashes.content_of(one.path, is_read=one.fact is not None)
         except OSError as error:
             raise BadInput(
                 f"{one.named} was changed, or cannot be read, while it was hashed ({error}): make it readable, and submit the job again."
@@ -244,19 +237,15 @@ def _with_hashes(planned: plan.Plan) -> plan.Plan:
     return replace(planned, hashes=found)
 
 
-_MODE = 0o755  # of a job's directories
-
-
-def _make_directories(planned: plan.Plan) -> None:
+def _make_directories(job: JobDir) -> None:
     """Make the attempt's directory, which must not exist yet, and its contents. Raises BadInput."""
-    job = planned.job
-    job.path.parent.mkdir(_MODE, exist_ok=True)
+    job.path.parent.mkdir(0o755, exist_ok=True)
     try:
-        job.path.mkdir(_MODE)
+        job.path.mkdir(0o755)
     except FileExistsError:
         raise BadInput(f"{job.path} was made a moment ago by another submission: see 'make jobs'.") from None
     for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.hf_modules, job.debug):
-        directory.mkdir(_MODE)
+        directory.mkdir(0o755)
 
 
 def _owners_of(job: JobDir) -> set[str]:
@@ -272,8 +261,8 @@ def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, s
     api.submit(
         submission_id=planned.job.ray_id,
         entrypoint=planned.driver.entrypoint,
-        entrypoint_num_cpus=planned.driver.num_cpus,
-        entrypoint_resources=dict(planned.driver.resources),
+        entrypoint_num_cpus=planned.driver.entrypoint_num_cpus,
+        entrypoint_resources=dict(planned.driver.entrypoint_resources),
         runtime_env=planned.environment.runtime_env(),
         metadata={**origin, **planned.metadata()},
     )
@@ -290,9 +279,8 @@ def _with_packages(planned: plan.Plan, up: Sequence[Node], *, is_allowed: bool) 
         say.warn(found.note)
     if found.problems:
         say.warn(f"{found.sentence}: {mismatch.ALLOW}")
-    has = packages.recorded(known)
     verdict = {"mismatch": list(found.problems), "is_allowed": is_allowed}
-    return replace(planned, packages={**verdict, **has})
+    return replace(planned, packages={**verdict, **packages.recorded(known)})
 
 
 def _need_debugpy(planned: plan.Plan, known: Sequence[packages.NodePackages]) -> None:
@@ -323,7 +311,7 @@ def _with_room(planned: plan.Plan, up: Sequence[Node]) -> plan.Plan:
     A driver that asks for more than any node has is left for Ray to refuse, in its own time.
     """
     wanted, by_knobs = planned.composed.devices, _decided_by_knobs(planned)
-    has = sorted(filter(None, (wanted.on_node(node.resources) for node in up)), reverse=True)
+    has = sorted(filter(None, (int(node.resources.get(wanted.resource, 0)) for node in up)), reverse=True)
     if wanted.count > sum(has):
         raise BadInput(
             f"The job asks for {wanted.count} {wanted.resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's "
@@ -367,8 +355,8 @@ def _write_config(planned: plan.Plan) -> None:
         "code.json": as_json(planned.code.record),
         "packages.json": as_json(planned.packages),
     }
-    if planned.environment.set_by_hook():
-        files["env_vars.json"] = as_json(planned.environment.set_by_hook())
+    if planned.environment.by_hook:
+        files["env_vars.json"] = as_json(planned.environment.by_hook)
     if not spec.origin.endswith(".json"):
         files["job_spec.yaml"] = spec.text
     for name, text in files.items():

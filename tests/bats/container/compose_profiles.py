@@ -7,6 +7,7 @@ seed then, and those for seeds that do not. The product composes them, as a subm
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -29,11 +30,6 @@ READ = {
 SEED = 7
 
 
-def fill_in(text: str) -> str:
-    """An override for 2 workers with 4 GPUs each."""
-    return of_shape(text, 2, 4)
-
-
 def main(base_config: str, tree: str, version: str) -> None:
     """Print the lines of one release."""
     base = BaseConfig.from_document(
@@ -44,12 +40,13 @@ def main(base_config: str, tree: str, version: str) -> None:
         for knob in ("", DETERMINISTIC, TRAIN_SEED):
             added = base.deterministic.overrides if knob == DETERMINISTIC else {}
             seeds = workload.seed_keys if knob == TRAIN_SEED else ()
-            overrides = merge(
+            merged = merge(
                 [Override(text, "verl-regress") for text in workload.overrides(paths)],
-                *of_profile(fill_in, workload, base.trainer_overrides, base.origin),
-                *of_profile(fill_in, workload, added, knob),
+                *of_profile(workload, base.trainer_overrides, base.origin),
+                *of_profile(workload, added, knob),
                 [Override(f"{key}={SEED}", knob, optional=True) for key in seeds],
             )
+            overrides = [replace(each, text=of_shape(each.text, 2, 4)) for each in merged]
             try:
                 code = {"code_id": "it", "verl_version": version}
                 done = compose.compose(Path(tree), code, workload.module, overrides)
