@@ -19,7 +19,6 @@ from verl_regress.plan.plan import Plan
 
 HELPER = str(HELPER_DIR / "py/run.py")  # its entry point on the shared root: this version of it
 REQUEST_DIR = "/etc/verl-regress"  # where a container finds the request's files
-_LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")  # RFC 1035, which is stricter than RFC 1123: a service's name
 
 
 def name_of(submission_id: str, most: int) -> str:
@@ -27,11 +26,10 @@ def name_of(submission_id: str, most: int) -> str:
 
     An id that needs more than lower case gets a hash, so that two ids never have one name.
     """
-    lower = submission_id.lower()
-    if len(lower) <= most and _LABEL.fullmatch(lower):
-        return lower
-    plain = re.sub(r"[^a-z0-9]+", "-", lower).strip("-")
+    plain = re.sub(r"[^a-z0-9]+", "-", submission_id.lower()).strip("-")
     plain = plain if plain[0].isalpha() else f"job-{plain}"
+    if len(plain) <= most and plain == submission_id.lower():
+        return plain
     return f"{plain[: most - 9].rstrip('-')}-{hashlib.sha256(submission_id.encode()).hexdigest()[:8]}"
 
 
@@ -131,13 +129,8 @@ class Export:
     @property
     def environment(self) -> dict[str, str]:
         """The environment of every node, as docker-compose.yaml has it, without the token."""
-        return {
-            "HOME": "/tmp",
-            "USER": "ray",
-            "SHARED_ROOT": self.root,
-            "RAY_AUTH_MODE": "token",
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
+        of_ray = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+        return {"HOME": "/tmp", "USER": "ray", "SHARED_ROOT": self.root, **of_ray}
 
     def request_files(self) -> dict[str, str]:
         """The files from which the helper makes the same plan there, by name."""

@@ -79,8 +79,7 @@ class Composed:
 def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Sequence[Override]) -> Composed:
     """Compose the config of verl's `module` in the snapshot at `code_path`; `code` is the snapshot's record.
 
-    Raises BadInput for a snapshot without that trainer, and for an override that Hydra cannot parse, whose key the
-    config lacks, or whose value it refuses.
+    Raises BadInput for a snapshot without that trainer, and for an override that Hydra, verl's config or `Values` refuses.
     """
     snapshot = f"CODE_ID={code['code_id']} (verl {code['verl_version']})"
     directory, name = _config_of(code_path, module, snapshot)
@@ -120,9 +119,7 @@ def _config_of(code_path: Path, module: str, snapshot: str) -> tuple[Path, str]:
 
 @dataclass
 class _Own:
-    """verl's own config, with Hydra's, to which the overrides are applied; by text of an override what it sets: verl's value, the new one; and
-    the optional overrides without a key.
-    """
+    """verl's own config, with Hydra's; by text of an override verl's value and the new one; the optional overrides without a key."""
 
     config: Any = None
     changes: dict[str, tuple[Any, Any]] = field(default_factory=dict)

@@ -30,9 +30,7 @@ _TRAINED = ("actor_rollout_ref.model", "model")  # whose tokenizer the job uses
 
 
 def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterable[Input]) -> None:
-    """Raise BadInput for data without a whole batch or without its column, for a model that lacks weights or a tokenizer, and for a checkpoint
-    from which the trainer cannot continue.
-    """
+    """Raise BadInput for data, a model or a checkpoint with which the trainer cannot take its first step, and for sizes that do not divide."""
     if not composed.value("data.custom_cls.path"):  # else the user's own class reads the files
         _check_data(root, workload, composed)
     if workload.has_reward:

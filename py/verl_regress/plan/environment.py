@@ -58,8 +58,8 @@ class Environment:
     @classmethod
     def build(cls, root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> "Environment":
         """The environment of `job`. Raises BadInput for a variable or a secret that a job may not set."""
-        variables, secrets = _variables(root, request, code_path, job), secret_files.named(request.spec)
-        origins = {name: origin for origin, layer in _layers(request) for name in layer}
+        asked, secrets = _asked(root, request), secret_files.named(request.spec)
+        variables = _variables(root, request, code_path, job, {name: value for name, (value, _) in asked.items()})
         by_verl = request.base.deterministic.env_vars if request.base.deterministic else {}
         by_hook = {name: value for name, value in variables.items() if "$" in value or name in by_verl}
         for secret in secrets:
@@ -73,7 +73,7 @@ class Environment:
         variables["VERL_REGRESS_HOOKS"] = ",".join([*hooks, variables["VERL_REGRESS_HOOKS"]])
         if secrets:
             variables[secret_files.FILE_VARIABLE] = str(secret_files.file_of(root, request.defaults.cluster, job))
-        return cls(variables, origins, by_hook, secrets)
+        return cls(variables, {name: origin for name, (_, origin) in asked.items()}, by_hook, secrets)
 
     def with_owners(self, users: Iterable[str]) -> "Environment":
         """The same for a job whose directory belongs to one of these users: Ray carries them, so nobody else can change them."""
@@ -107,9 +107,11 @@ class Environment:
             )
 
 
-def _variables(root: SharedRoot, request: Request, code_path: Path, job: JobDir) -> dict[str, str]:
+def _variables(
+    root: SharedRoot, request: Request, code_path: Path, job: JobDir, asked: Mapping[str, str]
+) -> dict[str, str]:
     """The variables, without those for secrets. The snapshot comes first on PYTHONPATH, and no entry is empty."""
-    asked, workload, said = _asked(root, request), request.workload, request.said
+    workload, said = request.workload, request.said
     seeds = "rl" in request.deterministic.overrides  # or all answers of a group would be equal, and GRPO's advantages 0
     hooks = [
         "identity,process_memory,job_exceptions",
@@ -150,24 +152,20 @@ def _of_debugger(said: CommandLine) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
-def _asked(root: SharedRoot, request: Request) -> dict[str, str]:
-    """The variables that were asked for. Precedence, highest first: DETERMINISTIC=1, JobSpec, base config."""
-    asked: dict[str, str] = {}
-    for origin, layer in (*_layers(request), (DETERMINISTIC, request.deterministic.env_vars)):
+def _asked(root: SharedRoot, request: Request) -> dict[str, tuple[str, str]]:
+    """The variables that were asked for, and where. Precedence, highest first: DETERMINISTIC=1, JobSpec, base config."""
+    base, spec, asked = request.base, request.spec, dict[str, tuple[str, str]]()
+    layers = {base.origin: base.env_vars, spec.origin: spec.env_vars, DETERMINISTIC: request.deterministic.env_vars}
+    for origin, layer in layers.items():
         for name, value in layer.items():
-            asked[name] = root.fill_in(value)
+            asked[name] = root.fill_in(value), origin
             reason = _REFUSED_ENV.get(name) if (name, value) != ("RAY_ADDRESS", "auto") else None
             if name.startswith(_OURS) and name not in _READ_AT_START:
                 reason = "verl-regress sets it"
-            if name in _READ_AT_START and "$" in asked[name]:
+            if name in _READ_AT_START and "$" in root.fill_in(value):
                 reason = "Python reads it as it starts, when Ray has filled in $, perhaps with nothing"
             if reason is not None:
                 raise BadInput(
                     f"env_vars.{shown(name)}={shown(repr(value))} (from {origin}) is refused: {reason}; leave it out."
                 )
     return asked
-
-
-def _layers(request: Request) -> tuple[tuple[str, Mapping[str, str]], ...]:
-    """The documents' variables, the higher layer last."""
-    return ((request.base.origin, request.base.env_vars), (request.spec.origin, request.spec.env_vars))

@@ -1,5 +1,4 @@
-"""What a job reads: the files and folders that verl's composed config names, whoever named them. And that they are there, and that no
-other user can change them.
+"""What a job reads: the files and folders that verl's composed config names, whoever named them; and that they are there, and can be trusted.
 
 It lists and stats files, and parses Python files for their imports; it never imports one.
 """
@@ -69,9 +68,11 @@ def find(
     Raises BadInput for one that the user named and that is relative or missing, and for one that another user can change.
     """
     texts = [(key, text) for key, text in leaves(composed.config) if isinstance(text, str) and text]
-    named = [(key, text, composed.origin_of(key)) for key, text in texts]
     found: dict[Path, Input] = {}
-    for key, text, origin in sorted(named, key=lambda each: each[2] is None):  # what a user named comes first
+    for key, text in sorted(
+        texts, key=lambda each: composed.origin_of(each[0]) is None
+    ):  # what a user named comes first
+        origin = composed.origin_of(key)
         artefact = artefacts.get(text) if origin == OURS else None
         one = _input(root, environment, key, text, origin, artefact)
         if one is not None and not one.path.is_relative_to(job.first.path) and one.path not in found:

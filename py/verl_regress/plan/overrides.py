@@ -106,10 +106,7 @@ def merge(*layers: Sequence[Override]) -> list[Override]:
 
 
 def with_file_logger(override: Override) -> Override:
-    """An override of trainer.logger with verl's file logger, whose metrics.jsonl is what runs with TRAIN_SEED are compared by.
-
-    Any other override, and a value that is neither a list nor a word, is returned as it is.
-    """
+    """An override of trainer.logger with verl's file logger, by which runs with TRAIN_SEED are compared; any other one as it is."""
     match = _LOGGERS.fullmatch(override.text)
     if match is None or re.search(r"\bfile\b", override.text):
         return override

@@ -48,7 +48,26 @@ class Driver:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Draft:
+    """What a request decides before snapshot and inputs, which may not be there yet, are read; `artefacts` are by the paths in verl's config."""
+
+    request: Request
+    code: Code
+    paths: JobPaths
+    artefacts: Mapping[str, Artefact]
+    driver: Driver
+    environment: Environment
+    overrides: list[Override]
+
+    def compose(self, code_path: Path, record: Mapping[str, Any]) -> Composed:
+        """Compose it with the config of the verl at `code_path`, as `compose` does, and check what both decide. Raises BadInput."""
+        composed = compose(code_path, record, self.request.workload.module, self.overrides)
+        self.environment.check_ray_init(composed)
+        return composed
+
+
+@dataclass(frozen=True)
+class Plan(Draft):
     """Everything that a submission needs; `resolved()` is what goes to config/resolved.json.
 
     `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages; a plan made without asking the cluster
@@ -56,15 +75,10 @@ class Plan:
     the folders of PYTHONPATH there, and `caches` those of the Hugging Face libraries.
     """
 
-    request: Request
-    code: Code
-    paths: JobPaths
-    driver: Driver
-    environment: Environment
     composed: Composed
-    inputs: tuple[Input, ...] = ()
-    code_dirs: tuple[Path, ...] = ()
-    caches: tuple[Path, ...] = ()
+    inputs: tuple[Input, ...]
+    code_dirs: tuple[Path, ...]
+    caches: tuple[Path, ...]
     cluster_has: int | None = None
     packages: Mapping[str, Any] | None = None
     hashes: Mapping[Path, str | None] = field(default_factory=dict)
@@ -141,23 +155,8 @@ class Plan:
         ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Draft:
-    """What a request decides before the snapshot and the inputs are read, which may not be there yet."""
-
-    code: Code
-    paths: JobPaths
-    artefacts: Mapping[str, Artefact]
-    driver: Driver
-    environment: Environment
-    overrides: list[Override]
-
-
 def draft(root: SharedRoot, request: Request) -> Draft:
-    """Check the request itself, and merge its layers. Raises BadInput.
-
-    Precedence, highest first: command line, JobSpec, base config, knobs.
-    """
+    """Check the request itself, and merge its layers; the command line wins, then the JobSpec, the base config, the knobs. Raises BadInput."""
     plain_secrets.check(request)  # first: other messages quote overrides and variables
     spec = request.spec
     if spec.shared_root is not None and Path(spec.shared_root) != root.path:
@@ -168,8 +167,12 @@ def draft(root: SharedRoot, request: Request) -> Draft:
     code = _code_named(root, request)
     job = _job_dir(root, request, code.code_id)
     model, dataset = (_asked(root, request, kind) for kind in ("model", "dataset"))
-    paths = JobPaths(root.models / model.name, root.datasets / dataset.name, job, _reward_fn(root, request))
-    # By the paths that the workload writes into verl's config.
+    if spec.reward_fn_path is not None and not request.workload.has_reward:
+        raise BadInput(
+            f"reward_fn_path={shown(spec.reward_fn_path)} (from {spec.origin}) is refused: {spec.workload} has no reward; leave it out."
+        )
+    reward = None if spec.reward_fn_path is None else Path(root.fill_in(spec.reward_fn_path))
+    paths = JobPaths(root.models / model.name, root.datasets / dataset.name, job, reward)
     artefacts = {f"{paths.dataset}/{name}": dataset for name in request.workload.data_files} | {str(paths.model): model}
     overrides = _overrides(root, request, paths)
     environment = Environment.build(root, request, code.path, job)
@@ -179,29 +182,22 @@ def draft(root: SharedRoot, request: Request) -> Draft:
             f"The env_vars and overrides of the job have {size:,} bytes as JSON, but Linux takes {_MOST_BYTES:,} in one variable (execve(2)): "
             "put long values into files on the shared root, and give their paths instead."
         )
-    return Draft(code, paths, artefacts, _driver(request, job), environment, overrides)
-
-
-def compose_draft(request: Request, made: Draft, code_path: Path, record: Mapping[str, Any]) -> Composed:
-    """Compose a draft with the config of the verl at `code_path`, as `compose` does, and check what both decide. Raises BadInput."""
-    composed = compose(code_path, record, request.workload.module, made.overrides)
-    made.environment.check_ray_init(composed)
-    return composed
+    return Draft(request, code, paths, artefacts, _driver(request, job), environment, overrides)
 
 
 def make(root: SharedRoot, request: Request) -> Plan:
     """Plan the submission of a new job, or of a further attempt of one. Raises BadInput."""
     made = draft(root, request)
-    paths, environment, code = made.paths, made.environment, made.code
+    reward, code = made.paths.reward_fn, made.code
     code = replace(code, record=snapshot.load(root, code.code_id, code.origin))
     snapshot.need_whole(code.path, code.record, f"CODE_ID={code.code_id} (from {code.origin})")
-    composed = compose_draft(request, made, code.path, code.record)
+    composed = made.compose(code.path, code.record)
     caches = _named_by_variables(root, made, ("HF_HOME", inputs.HUB), "or let its owner remove it", alone=True)
     code_dirs = _named_by_variables(root, made, ("PYTHONPATH", _PRELOADED), "or name one of your own")
-    read = inputs.find(root, environment, paths.job, composed, made.artefacts)
-    reward_fn.check(root, composed, paths.reward_fn, request.spec.origin, code.path, code.record)
+    read = inputs.find(root, made.environment, made.paths.job, composed, made.artefacts)
+    reward_fn.check(root, composed, reward, request.spec.origin, code.path, code.record)
     contents.check(root, request.workload, composed, read)
-    return Plan(request, code, paths, made.driver, environment, composed, read, code_dirs, caches)
+    return Plan(**{**vars(made), "code": code}, composed=composed, inputs=read, code_dirs=code_dirs, caches=caches)
 
 
 def _named_by_variables(
@@ -273,30 +269,18 @@ def _asked(root: SharedRoot, request: Request, kind: str) -> Artefact:
     return artefact
 
 
-def _reward_fn(root: SharedRoot, request: Request) -> Path | None:
-    """The file of the JobSpec's reward function."""
-    spec = request.spec
-    if spec.reward_fn_path is None:
-        return None
-    if not request.workload.has_reward:
-        raise BadInput(
-            f"reward_fn_path={shown(spec.reward_fn_path)} (from {spec.origin}) is refused: {spec.workload} has no reward; leave it out."
-        )
-    return Path(root.fill_in(spec.reward_fn_path))
-
-
 def _overrides(root: SharedRoot, request: Request, paths: JobPaths) -> list[Override]:
     """The overrides of all layers as one list. A run with TRAIN_SEED is to be compared, so verl's file logger records it."""
     spec, base, workload, defaults = request.spec, request.base, request.workload, request.defaults
     reward = [] if paths.reward_fn is None else [f"{reward_fn.NEW_REWARD}.path={paths.reward_fn}"]
     merged = merge(
         [Override(text, OURS) for text in workload.overrides(paths)],
-        request.samples(paths.job),
+        request.by_seed(paths.job.samples, *filter(None, [workload.samples_key])),  # such a run is to be compared
         *of_profile(workload, base.trainer_overrides, base.origin),
         [Override(text, spec.origin) for text in reward],
         [Override(text, spec.origin) for text in spec.trainer_overrides],
         *of_profile(workload, request.deterministic.overrides, DETERMINISTIC),
-        request.seeds,
+        request.by_seed(request.said.seed, *workload.seed_keys),
         request.said.overrides,
         request.attempt.overrides() if request.attempt is not None else [],
     )

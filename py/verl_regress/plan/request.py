@@ -86,19 +86,9 @@ class Request:
         """The workload that the JobSpec names."""
         return WORKLOADS[self.spec.workload]
 
-    @property
-    def seeds(self) -> list[Override]:
-        """What TRAIN_SEED adds: the seed for each key of the workload. A key that the release lacks is left out."""
-        if self.said.seed is None:
-            return []
-        return [Override(f"{key}={self.said.seed}", TRAIN_SEED, optional=True) for key in self.workload.seed_keys]
-
-    def samples(self, job: JobDir) -> list[Override]:
-        """What TRAIN_SEED adds, too: such a run is to be compared, so its trainer writes what it sampled."""
-        key = self.workload.samples_key
-        if self.said.seed is None or not key:
-            return []
-        return [Override(f"{key}={job.samples}", TRAIN_SEED, optional=True)]
+    def by_seed(self, value: object, *keys: str) -> list[Override]:
+        """What TRAIN_SEED adds: `value` for each of these keys that the release has."""
+        return [Override(f"{key}={value}", TRAIN_SEED, optional=True) for key in keys if self.said.seed is not None]
 
     @property
     def deterministic(self) -> Deterministic:
@@ -118,10 +108,7 @@ class Request:
 
 
 def of_job(job: JobDir) -> Request:
-    """The request for an attempt, as its `config/` records it. Raises RegressError.
-
-    The debugger is off: it is on only for the attempt that it was asked for.
-    """
+    """The request for an attempt, as its `config/` records it, without the debugger, which is on for one attempt. Raises RegressError."""
     try:
         return of_files(job.config)
     except (FileNotFoundError, KeyError, TypeError, ValueError) as error:

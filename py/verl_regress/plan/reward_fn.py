@@ -71,7 +71,10 @@ def check_file(path: Path, name: str, key: str, named: str) -> None:
                 f"{named} has more than {_MOST_PARSED:,} bytes, too many to check it before each job: keep its data in another file."
             )
         source = path.read_bytes()
-        names = _names_in(path, source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the job's log shows them
+            compile(source, str(path), "exec", dont_inherit=True)  # as an import would; it is not run
+            symbols = symtable.symtable(source, str(path), "exec").get_symbols()  # type: ignore[arg-type]  # bytes, too
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"
         raise BadInput(
@@ -79,6 +82,7 @@ def check_file(path: Path, name: str, key: str, named: str) -> None:
         ) from None
     if not name:
         raise BadInput(f"{named} is used with an empty {key}: write the name of its function there.")
+    names = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
     if name not in names and not _DYNAMIC.search(source):
         raise BadInput(
             f"{named} does not define {shown(name, 80)} at its top level: define it there, or name another function with {key}."
@@ -102,18 +106,6 @@ def _check_call(
             f"{named} defines {shown(f'{node.name}({ast.unparse(node.args)})')}, but verl {code['verl_version']} calls "
             f"it with {', '.join(passed)} by name: write these parameters."
         )
-
-
-def _names_in(path: Path, source: bytes) -> set[str]:
-    """The names that the file with this source binds at its top level; it is compiled as an import would, and not run.
-
-    Raises SyntaxError, and whatever else Python raises for a file that is not source code.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the job's log shows them
-        compile(source, str(path), "exec", dont_inherit=True)
-        top = symtable.symtable(source, str(path), "exec")  # type: ignore[arg-type]  # bytes, too
-    return {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
 
 
 def _takes(given: ast.arguments, passed: set[str]) -> bool:

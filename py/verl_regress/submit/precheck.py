@@ -1,9 +1,7 @@
 """`make slurm`, on a login host: checks a JobSpec before a batch job waits in a queue for it. Creates nothing."""
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from verl_regress.base import say
 from verl_regress.base.errors import BadInput
@@ -34,23 +32,15 @@ def run(args: argparse.Namespace) -> int:
                 f"The secret {secret.name} (from {request.spec.origin}) comes from the environment, which a batch job does not have: "
                 "give it a 'file: PATH' in the JobSpec."
             )
-    code_path, record = _code(SharedRoot(args.root_here), made, args.source)
-    if record:
-        plan.compose_draft(request, made, code_path, record)
+    here, code = SharedRoot(args.root_here), made.code
+    if (here.snapshots / code.code_id / snapshot.RECORD_FILE).is_file():
+        made.compose(here.snapshots / code.code_id, snapshot.load(here, code.code_id, code.origin))
+    elif args.source is not None:
+        made.compose(args.source, {"code_id": code.code_id, "verl_version": snapshot.verl_version(args.source)})
     else:
         say.info(
-            f"The overrides are checked in the job, because CODE_ID={made.code.code_id} (from {made.code.origin}) is not in "
-            f"{code_path.parent} on this machine, nor is a source of it."
+            f"The overrides are checked in the job, because CODE_ID={code.code_id} (from {code.origin}) is not in "
+            f"{here.snapshots} on this machine, nor is a source of it."
         )
     needed_secrets.show(secret_files.named(request.spec))
     return 0
-
-
-def _code(here: SharedRoot, made: plan.Draft, source: Path | None) -> tuple[Path, Mapping[str, Any]]:
-    """The verl that the job will run, and what is known of it: nothing, if this machine does not have it."""
-    path = here.snapshots / made.code.code_id
-    if (path / snapshot.RECORD_FILE).is_file():
-        return path, snapshot.load(here, made.code.code_id, made.code.origin)
-    if source is not None:
-        return source, {"code_id": made.code.code_id, "verl_version": snapshot.verl_version(source)}
-    return path, {}

@@ -6,7 +6,6 @@ Earlier attempts are not changed: the new one has its own directory, `attempts/N
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,18 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_resume(args: argparse.Namespace) -> int:
     """Continue from the newest complete checkpoint. Raises BadInput if there is none, or no step is left."""
     with uncollected(SharedRoot(args.shared_root)):
-        before = _until(args)
-        left_out = list[str]()
-        for job in reversed(before):
+        asked, left_out = find.asked_for(args), list[str]()
+        for job in reversed([each for each in asked.attempts() if each.attempt <= asked.attempt]):
             for checkpoint, problem in checkpoints.checked(job):
                 if problem is None:
                     for each in left_out:
                         say.warn(f"{each}, so the attempt continues from an earlier checkpoint")
-                    return _begin(args, before, job, checkpoint)
+                    return _begin(args, asked, job, checkpoint)
                 left_out.append(f"{checkpoint.name} is not complete, because {problem}")
         found = f" ({'; '.join(left_out)})" if left_out else ""
         raise BadInput(
-            f"JOB={args.job} has no complete checkpoint under {before[0].path}{found}: start it again with "
+            f"JOB={args.job} has no complete checkpoint under {asked.first.path}{found}: start it again with "
             f"'make retry JOB={args.job}'."
         )
 
@@ -56,20 +54,13 @@ def run_resume(args: argparse.Namespace) -> int:
 def run_retry(args: argparse.Namespace) -> int:
     """Start again, from the first step."""
     with uncollected(SharedRoot(args.shared_root)):
-        return _begin(args, _until(args))
-
-
-def _until(args: argparse.Namespace) -> list[JobDir]:
-    """The attempts up to the one that the user named."""
-    job = find.asked_for(args)
-    return [other for other in job.attempts() if other.attempt <= job.attempt]
+        return _begin(args, find.asked_for(args))
 
 
 def _begin(
-    args: argparse.Namespace, before: Sequence[JobDir], parent: JobDir | None = None, checkpoint: Path | None = None
+    args: argparse.Namespace, asked: JobDir, parent: JobDir | None = None, checkpoint: Path | None = None
 ) -> int:
-    """Submit a new attempt with the same request as the last of `before`; its Ray id is the one line on stdout."""
-    asked = before[-1]
+    """Submit a new attempt with the same request as `asked`; its Ray id is the one line on stdout."""
     newest = asked.attempts()[-1]
     _need_own(asked)
     attempt = Attempt(newest.numbered(newest.attempt + 1), parent or asked, checkpoint)

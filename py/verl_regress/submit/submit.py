@@ -95,6 +95,7 @@ def request_of(args: argparse.Namespace, spec_name: str, spec_text: str, texts: 
         raise BadInput(
             f"WORKLOAD={workload} (from the command line or environment), but {spec.origin} is for {spec.workload}: leave one of them out."
         )
+    workers, each = int(knobs["WORKERS"]), int(knobs["GPUS_PER_WORKER"])
     return Request(
         spec=spec,
         base=BaseConfig.from_document(documents.parse(texts[BASE], knobs["RAY_BASE_CONFIG"], "base_config")),
@@ -108,14 +109,8 @@ def request_of(args: argparse.Namespace, spec_name: str, spec_text: str, texts: 
             plain_secrets=knobs.is_on("ALLOW_PLAIN_SECRETS"),
         ),
         defaults=Defaults(
-            profile=knobs["PROFILE"],
-            model=knobs["MODEL"],
-            dataset=knobs["DATASET"],
-            code_id=knobs["CODE_ID"],
-            cluster=knobs["CLUSTER_NAME"],
-            max_running=knobs.number("MAX_RUNNING"),
-            workers=int(knobs["WORKERS"]),
-            gpus_per_worker=int(knobs["GPUS_PER_WORKER"]),
+            *(knobs["PROFILE"], knobs["MODEL"], knobs["DATASET"], knobs["CODE_ID"], knobs["CLUSTER_NAME"]),
+            *(knobs.number("MAX_RUNNING"), workers, each),
         ),
         owner=args.owner,
     )
@@ -188,7 +183,11 @@ def send(
     planned = _with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=allow_mismatch))
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
     _make_directories(planned.job)
-    planned = replace(planned, environment=planned.environment.with_owners(_owners_of(job)))
+    with tempfile.TemporaryFile(
+        dir=job.state
+    ) as file:  # of whomever a server makes the owner of what we write (`root_squash`)
+        owners = {*trusted(), str(os.fstat(file.fileno()).st_uid)}
+    planned = replace(planned, environment=planned.environment.with_owners(owners))
     if announce:
         print(job.ray_id, flush=True)
     with submission_of(job), secret_files.written(planned.environment.secrets_file, secrets):
@@ -211,10 +210,7 @@ def send(
 
 
 def reserve(planned: plan.Plan, secrets: Mapping[str, str]) -> None:
-    """Make the job's directory with its plan, for something else to submit: KubeRay, which knows nothing of it.
-
-    Its launcher joins the queue itself. Raises BadInput.
-    """
+    """Make the job's directory with its plan, for KubeRay to submit; the launcher joins the queue itself. Raises BadInput."""
     secret_files.check(secrets, planned.environment.secrets, planned.request.spec.origin)
     planned = _with_hashes(planned)
     _make_directories(planned.job)
@@ -246,12 +242,6 @@ def _make_directories(job: JobDir) -> None:
         raise BadInput(f"{job.path} was made a moment ago by another submission: see 'make jobs'.") from None
     for directory in (job.state, job.config, job.driver_log.parent, job.checkpoints, job.hf_modules, job.debug):
         directory.mkdir(0o755)
-
-
-def _owners_of(job: JobDir) -> set[str]:
-    """Whose the files of this job may be: whom we trust, and whoever a server makes the owner of what we write (`root_squash`)."""
-    with tempfile.TemporaryFile(dir=job.state) as file:
-        return {*trusted(), str(os.fstat(file.fileno()).st_uid)}
 
 
 def _hand_over(planned: plan.Plan, api: RayApi, via: str, origin: Mapping[str, str]) -> None:
@@ -310,36 +300,33 @@ def _with_room(planned: plan.Plan, up: Sequence[Node]) -> plan.Plan:
 
     A driver that asks for more than any node has is left for Ray to refuse, in its own time.
     """
-    wanted, by_knobs = planned.composed.devices, _decided_by_knobs(planned)
+    wanted = planned.composed.devices
     has = sorted(filter(None, (int(node.resources.get(wanted.resource, 0)) for node in up)), reverse=True)
+    pool = wanted.misfit(has)
     if wanted.count > sum(has):
-        raise BadInput(
+        problem = (
             f"The job asks for {wanted.count} {wanted.resource} (trainer.nnodes times trainer.n_gpus_per_node of verl's "
             f"config), but the nodes that are up have {sum(has)}"
-            + (by_knobs or ": ask for less, or bring up more with 'make up'.")
         )
-    pool = wanted.misfit(has)
-    if pool is not None:
-        nodes, on_each = f"{pool.key}.nnodes", f"{pool.key}.n_gpus_per_node"
-        total = pool.nodes * pool.on_each
+        cure = ": ask for less, or bring up more with 'make up'."
+    elif pool is not None:
+        nodes, on_each, total = f"{pool.key}.nnodes", f"{pool.key}.n_gpus_per_node", pool.nodes * pool.on_each
         sizes = (each for each in range(has[0], 0, -1) if total % each == 0)
         size = next(each for each in sizes if sum(node // each for node in has) * each >= total)
-        raise BadInput(
+        problem = (
             f"{nodes}={pool.nodes} and {on_each}={pool.on_each} of verl's config ask for {pool.on_each} {wanted.resource} on "
             f"{'one node' if pool.nodes == 1 else f'each of {pool.nodes} nodes'}, but the nodes that are up have {' and '.join(map(str, has))}"
-            + (by_knobs or f": write {nodes}={total // size} {on_each}={size}.")
         )
-    return replace(planned, cluster_has=sum(has))
-
-
-def _decided_by_knobs(planned: plan.Plan) -> str:
-    """The end of a refusal where the base config takes the number of devices from knobs; empty where the job says it, and for a further attempt."""
-    request, composed, base = planned.request, planned.composed, planned.request.base.origin
+        cure = f": write {nodes}={total // size} {on_each}={size}."
+    else:
+        return replace(planned, cluster_has=sum(has))
+    # For a new job of a base config that takes the number of devices from knobs.
+    request, origin_of = planned.request, planned.composed.origin_of
     workers, each = request.defaults.workers, request.defaults.gpus_per_worker
-    origins = {composed.origin_of(f"trainer.{name}") for name in ("nnodes", "n_gpus_per_node")}
-    if request.attempt or origins != {base} or composed.devices.count != workers * each:
-        return ""
-    return f"; WORKERS={workers} and GPUS_PER_WORKER={each} decide this: set them as for 'make up', best in env/local.env, or bring up more."
+    is_of_base = {origin_of(f"trainer.{name}") for name in ("nnodes", "n_gpus_per_node")} == {request.base.origin}
+    if is_of_base and not request.attempt and wanted.count == workers * each:
+        cure = f"; WORKERS={workers} and GPUS_PER_WORKER={each} decide this: set them as for 'make up', best in env/local.env, or bring up more."
+    raise BadInput(problem + cure)
 
 
 def _write_config(planned: plan.Plan) -> None:
