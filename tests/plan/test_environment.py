@@ -1,4 +1,4 @@
-"""What ray.init of a job refuses is refused before the job is submitted."""
+"""The variables of a job, and what its ray.init refuses, which is refused before the job is submitted."""
 
 import json
 
@@ -54,5 +54,19 @@ def test_what_ray_takes_is_accepted(planned):
         "+ray_kwargs.ray_init.runtime_env.env_vars.OTHER=1", "+ray_kwargs.ray_init.local_mode=False",
     )  # fmt: skip
     assert planned(*texts).status == 0
-    dollar = planned("+ray_kwargs.ray_init.runtime_env.env_vars.MINE=y", spec=f"{SPEC}env_vars: {{MINE: $HOME/x}}\n")
+    own = '{RAY_OVERRIDE_JOB_RUNTIME_ENV: "1", MINE: x}'
+    mine = "+ray_kwargs.ray_init.runtime_env.env_vars.MINE=y"
+    assert planned(mine, spec=f"{SPEC}env_vars: {own}\n").status == 0
+    dollar = planned(mine, spec=f"{SPEC}env_vars: {{MINE: $HOME/x}}\n")
     assert dollar.status == 0  # Ray does not get what the hook env_vars sets
+
+
+def test_a_library_that_is_preloaded_is_trusted_as_pythonpath_is(planned, shared):
+    library = write(shared.user_code / "mine.so", "")
+    spec = f"{SPEC}env_vars: {{LD_PRELOAD: '/elsewhere.so {library}'}}\n"
+    assert planned(spec=spec).status == 0
+    library.chmod(0o666)
+    assert planned(spec=spec).is_refusal(
+        f"LD_PRELOAD={library} (from my/ppo.yaml) is refused, because {library} can be changed by every user (mode 0666), and what is there "
+        f"decides what your job does: type 'chmod go-w {library}', or name one of your own."
+    )

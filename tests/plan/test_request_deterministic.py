@@ -70,6 +70,12 @@ def test_its_variables_are_set_by_the_hook_for_verl_hands_them_to_ray_itself(sub
     assert f"{HELPER_DIR / 'rehearsal'}" in by_ray["PYTHONPATH"].split(":")
 
 
+def test_a_variable_that_verl_sets_itself_goes_through_the_hook_without_the_knob_too(submit, shared, sdk):
+    assert submit("SUBMISSION_ID=me", spec=f"{SPEC}env_vars: {{NCCL_ALGO: Tree}}\n", base=WITH).status == 0
+    assert read(shared.jobs / "me" / "config" / "env_vars.json") == {"NCCL_ALGO": "Tree"}
+    assert "NCCL_ALGO" not in sdk.submitted[0]["runtime_env"]["env_vars"]
+
+
 @pytest.mark.parametrize("command", ["retry", "resume"])
 def test_a_further_attempt_uses_the_setting_of_the_first(submit, run, ray, shared, command):
     submit("SUBMISSION_ID=me", "DETERMINISTIC=1", base=WITH)

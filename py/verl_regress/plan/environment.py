@@ -93,13 +93,13 @@ class Environment:
 
         Read in Ray 2.60 (ray/_private/worker.py: init; ray/runtime_env/runtime_env.py: _merge_runtime_env).
         """
-        given = composed.value(_RAY_INIT) or {}
-        for name, value in given.items():
+        for name, value in (composed.value(_RAY_INIT) or {}).items():
             if value not in _TAKEN.get(name, (value,)):
                 why = _FINDS_CLUSTER if name == "address" else _FOR_NEW_CLUSTERS
                 raise BadInput(f"{composed.named(f'{_RAY_INIT}.{name}', value)} is refused: {why}; leave it out.")
         variables = composed.value(f"{_RAY_INIT}.runtime_env.env_vars") or {}
-        both = next((name for name in variables if name in self.runtime_env()["env_vars"]), None)
+        is_merged = self.variables.get("RAY_OVERRIDE_JOB_RUNTIME_ENV") != "1"  # else Ray takes what ray.init says
+        both = next((name for name in variables if is_merged and name in self.runtime_env()["env_vars"]), None)
         if both is not None:
             raise BadInput(
                 f"{composed.named(f'{_RAY_INIT}.runtime_env.env_vars.{both}', variables[both])} is refused: the job has this variable, too "
