@@ -10,7 +10,7 @@ from wording import THEIRS, said
 
 from verl_regress.base.errors import BadInput
 from verl_regress.plan.compose import compose
-from verl_regress.plan.overrides import Override, of_command_line
+from verl_regress.plan.overrides import Override
 
 CODE = {"code_id": "codeA", "verl_version": "0.7.1"}
 WHOLE = "ppo_trainer of CODE_ID=codeA (verl 0.7.1)"
@@ -279,24 +279,3 @@ def test_a_count_that_is_no_whole_number_of_at_least_1_is_refused(snapshot, key,
         f"trainer.{key}={value} (from OVERRIDES) is not usable: it must be a whole number of at least 1."
     )
     assert composed(snapshot, f"++trainer.{key}=7", "trainer.total_training_steps=null")
-
-
-@pytest.mark.parametrize(
-    ("knob", "wanted"),
-    [
-        ("", []),
-        (" \t\n", []),
-        ("a=1  b=2\nc=3\t", ["a=1", "b=2", "c=3"]),
-        ("a='x y' b=1", ["a='x y'", "b=1"]),
-        ('a="x \' y"\nb=1', ['a="x \' y"', "b=1"]),
-        ("a='it\\'s one' b", ["a='it\\'s one'", "b"]),
-        ("a='ends in \\\\' b", ["a='ends in \\\\'", "b"]),
-        ("a='line\nline' b=[x,'y z']", ["a='line\nline'", "b=[x,'y z']"]),
-        ("a=x\\ y b=1", ["a=x\\ y", "b=1"]),
-        ("a='without end b=1", ["a='without end b=1"]),
-        ("a=1 b=\\", ["a=1", "b=\\"]),
-        ("a=$(touch x) `id`", ["a=$(touch", "x)", "`id`"]),
-    ],
-)
-def test_spaces_separate_overrides_in_the_knob_except_inside_quotes(knob, wanted):
-    assert [override.text for override in of_command_line(None, "", knob)] == wanted
