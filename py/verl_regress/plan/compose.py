@@ -205,7 +205,7 @@ def _refusal(error: Exception, overrides: Sequence[Override], config: Any, where
         return _unfit(error, culprit, where)
     key = culprit.parts()[1]
     if culprit.origin == DETERMINISTIC:
-        cure = f"name a snapshot whose verl has it, or leave {DETERMINISTIC} out"
+        cure = "name a snapshot whose verl has it, or leave DETERMINISTIC out"
         return BadInput(f"{DETERMINISTIC} needs {key}, which {where} lacks: {cure}.")
     near = _nearest(config, key)
     cure = f"did you mean {' or '.join(near)}? To add" if near else "to add"
