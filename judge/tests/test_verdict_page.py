@@ -11,7 +11,7 @@ from judge.tests import test_memory
 from verdict_runs import edit, generator, noisy, session
 
 from verl_regress.base.layout import SharedRoot
-from verl_regress.session import code_diff, report
+from verl_regress.session import report
 from verl_verdict import comparable, curves, exact, judge, metrics, verdict_page
 from verl_verdict.markup import element, joined
 from verl_verdict.records import Memory
@@ -380,22 +380,29 @@ class TestCodes:
                 path = tmp_path / side / f"{name}.py"
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(texts["ab".index(side)])
-        return code_diff.difference(tmp_path / "a", tmp_path / "b")
+        return report.difference(tmp_path / "a", tmp_path / "b")
 
     def test_the_lines_that_differ(self, tmp_path):
         lines, note = self.trees(tmp_path, x=(b"1\n2\n", b"1\n3\n"), y=(b"same", b"same"))
-        assert lines == ["--- A/x.py", "+++ B/x.py", "@@ -1,2 +1,2 @@", " 1", "-2", "+3"]
+        assert [line.partition("\t")[0] for line in lines] == [
+            "--- a/x.py",
+            "+++ b/x.py",
+            "@@ -1,2 +1,2 @@",
+            " 1",
+            "-2",
+            "+3",
+        ]
         assert note == "1 file differs."
 
-    def test_what_is_too_long_is_cut_and_a_large_file_is_named(self, tmp_path):
+    def test_what_is_too_long_is_cut_and_a_binary_file_is_named(self, tmp_path):
         many = b"".join(b"%d\n" % number for number in range(2500))
         lines, note = self.trees(tmp_path, a=(b"", bytes(300_000)), b=(b"", many), c=(b"1", b"2"))
-        assert (lines[0], len(lines)) == ("a.py: a large or binary file differs", 2000)
+        assert (lines[0], len(lines)) == ("Binary files a/a.py and b/a.py differ", 2000)
         assert note == "3 files differ. The diff is cut after 2000 lines."
 
     def test_equal_code_and_a_snapshot_that_is_gone(self, tmp_path):
         assert self.trees(tmp_path, a=(b"1", b"1")) == ([], "A and B are the same code.")
-        gone = code_diff.difference(tmp_path / "a", tmp_path / "c")
+        gone = report.difference(tmp_path / "a", tmp_path / "c")
         assert gone == ([], f"The code cannot be compared: {tmp_path}/c no longer exists.")
 
 

@@ -4,6 +4,7 @@ checks.
 
 import json
 import os
+import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +16,16 @@ from verl_regress.base.files import write_atomically
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import packages
 from verl_regress.jobs.progress import shown_value
-from verl_regress.session import checks, code_diff, schedule, suites
+from verl_regress.session import checks, schedule, suites
 from verl_regress.session.checks import Result, end_of, seconds
 from verl_regress.session.verdict import decisive_of, judged
-from verl_regress.store import mismatch
+from verl_regress.store import mismatch, snapshot
 from verl_regress.store.sessions import Session, jobs_of
 from verl_verdict import junit, verdict_page, verdict_text, verdicts
 from verl_verdict.diagnosis import counted, doubt
 from verl_verdict.verdicts import Verdict, Word
 
+_MOST_LINES = 2000  # of the diff
 _MEANING = {
     Word.IDENTICAL: "B trains exactly as A does",
     Word.SAME: "B trains as A does",
@@ -188,7 +190,23 @@ def _code(evidence: Mapping[str, Any]) -> tuple[list[str], str]:
     """The diff of the snapshots that the jobs ran with."""
     paths = {job["plan"]["code_id"]: job["plan"].get("code_path") for job in jobs_of(evidence).values()}
     a, b = (paths.get(evidence["begin"]["codes"][side]) for side in "AB")
-    return code_diff.difference(Path(a), Path(b)) if a and b else ([], "")
+    return difference(Path(a), Path(b)) if a and b else ([], "")
+
+
+def difference(a: Path, b: Path) -> tuple[list[str], str]:
+    """The diff of two snapshots in lines, and a sentence about it that says whether it is cut."""
+    if gone := [str(path) for path in (a, b) if not path.is_dir()]:
+        return [], f"The code cannot be compared: {' and '.join(gone)} no longer exists."
+    ours = (f"--exclude={name}" for name in (snapshot.BYTECODE, snapshot.MARKER_FILE, snapshot.RECORD_FILE))
+    argv = ["diff", "-urN", *ours, a.name, os.path.relpath(b, a.parent)]
+    found = subprocess.run(argv, cwd=a.parent, env={**os.environ, "LC_ALL": "C"}, stdout=subprocess.PIPE, check=False)
+    lines = found.stdout.decode("utf-8", "replace").splitlines()
+    number = sum(line.startswith(("diff -urN ", "Binary files ")) for line in lines)
+    if not number:
+        return [], "A and B are the same code."
+    lines = [line for line in lines if not line.startswith("diff -urN ")]
+    cut = f" The diff is cut after {_MOST_LINES} lines." if len(lines) > _MOST_LINES else ""
+    return lines[:_MOST_LINES], f"{number} {'file differs' if number == 1 else 'files differ'}.{cut}"
 
 
 def text(outcome: Outcome) -> list[str]:
