@@ -43,7 +43,7 @@ def search(shared, ray, make_job):
 
 
 def test_a_search_that_finds_nothing_says_how_much_it_searched(search):
-    assert search() == {"files": 2, "answers": 6, "unanswered": [], "found": []}
+    assert search() == ([], "2 files, 6 answers of Ray")
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
@@ -53,14 +53,14 @@ def test_a_search_that_finds_nothing_says_how_much_it_searched(search):
 def test_it_is_found_in_every_form_in_files(search, shared, place, form):
     file = write(shared.path / place, f"a line\nAuthorization: {form}!\n")
     found = search()
-    assert found["found"] == [f"the secret is in {file}"]
+    assert found[0] == [f"the secret is in {file}"]
     assert VALUE not in json.dumps(found)
 
 
 def test_every_secret_is_searched(search, shared, ray):
     file = write(shared.path / "jobs/job/logs/driver.log", "a token-0123456789 b")
     ray.answers["/api/jobs/job/logs"] = (200, {"logs": "token-0123456789"})
-    assert search()["found"] == [f"Ray's token is in {file}", "Ray's token is in Ray's answer about the log of job"]
+    assert search()[0] == [f"Ray's token is in {file}", "Ray's token is in Ray's answer about the log of job"]
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
@@ -74,7 +74,7 @@ def test_every_secret_is_searched(search, shared, ray):
 )
 def test_it_is_found_in_every_form_in_answers(search, ray, path, place, form):
     ray.answers[path] = (200, [{"submission_id": "other", "said": f"a {form} b"}])
-    assert search()["found"] == [f"the secret is in {place}"]
+    assert search()[0] == [f"the secret is in {place}"]
 
 
 def test_it_is_found_in_what_ray_says_of_the_job_its_actors_and_the_nodes(search, ray):
@@ -82,23 +82,24 @@ def test_it_is_found_in_what_ray_says_of_the_job_its_actors_and_the_nodes(search
     ray.answers[ACTORS] = (200, {"data": {"result": {"result": [{"class_name": VALUE}]}}})
     ray.has_nodes(node_row("head", "10.0.0.1", **{VALUE: 1.0}))
     places = ("all jobs", "the nodes", "the job job", "the actors of job")
-    assert search()["found"] == [f"the secret is in Ray's answer about {place}" for place in places]
+    assert search()[0] == [f"the secret is in Ray's answer about {place}" for place in places]
 
 
 def test_a_query_that_ray_does_not_answer_is_reported(search, ray):
     del ray.answers["/api/jobs/job/logs"]
     del ray.answers[NODES]
-    found = search()
-    assert (found["answers"], found["unanswered"]) == (4, ["the nodes", "the log of job"])
+    said = [f"Ray did not answer about {what}" for what in ("the nodes", "the log of job")]
+    assert search() == (said, "2 files, 4 answers of Ray")
 
 
 def test_a_further_attempt_is_asked_about_and_its_job_is_searched_once(search, shared, ray):
-    answers = search(JobDir(shared.jobs / "job").numbered(2))
-    assert (answers["files"], answers["unanswered"]) == (2, ["the job job.a2", "the log of job.a2"])
+    found, searched = search(JobDir(shared.jobs / "job").numbered(2))
+    assert found == [f"Ray did not answer about the {what} job.a2" for what in ("job", "log of")]
+    assert searched.startswith("2 files, ")
     ray.answers["/api/jobs/job.a2/logs"] = (200, {"logs": VALUE})
     ray.knows({"submission_id": "job", "job_id": "02000000"}, {"submission_id": "job.a2", "job_id": "02000000"})
-    answers = search(JobDir(shared.jobs / "job").numbered(2))
-    assert (answers["unanswered"], answers["found"]) == ([], ["the secret is in Ray's answer about the log of job.a2"])
+    found, _ = search(JobDir(shared.jobs / "job").numbered(2))
+    assert found == ["the secret is in Ray's answer about the log of job.a2"]
 
 
 @pytest.mark.parametrize(

@@ -200,13 +200,10 @@ def _trained(done: Done, step: str) -> tuple[list[str], str]:
 def _no_leak(done: Done, step: str) -> tuple[list[str], str]:
     """The secret reached every process of the job, and neither it nor Ray's token is anywhere that others read."""
     job, secrets = done.job(step), leaks.written(done.secrets)
-    search = leaks.in_outputs(done.root, done.api, done.cluster, done.jobs, secrets)
-    problems = [
-        f"{name} was not searched while the job ran" for name, one in done.nodes.items() if not one.get("looks")
-    ]
-    problems += [f"{found} on {name}" for name, one in done.nodes.items() for found in one.get("found", ())]
-    problems += [f"Ray did not answer about {what}" for what in search["unanswered"]]
-    problems += search["found"]
+    problems, searched = leaks.in_outputs(done.root, done.api, done.cluster, done.jobs, secrets)
+    for name, one in done.nodes.items():
+        problems += [f"{found} on {name}" for found in one.get("found", ())]
+        problems += [] if one.get("looks") else [f"{name} was not searched while the job ran"]
     problems += [
         f"{secret} is in what the step {name.partition('.')[0]} printed"
         for name, text in done.files.items()
@@ -219,8 +216,7 @@ def _no_leak(done: Done, step: str) -> tuple[list[str], str]:
         problems.append("no process of the job reported what it got")
     files, processes = (sum(one.get(kind, 0) for one in done.nodes.values()) for kind in ("files", "processes"))
     return problems, (
-        f"{search['files'] + files} files, {search['answers']} answers of Ray, {processes} processes of {len(done.nodes)} nodes while the job "
-        f"ran; {len(reports)} processes got it"
+        f"{searched}, {files} files and {processes} processes of {len(done.nodes)} nodes while the job ran; {len(reports)} processes got it"
     )
 
 

@@ -27,27 +27,25 @@ def written(secrets: Mapping[str, str | None]) -> dict[str, set[str]]:
     return {what: forms(value) for what, value in secrets.items() if value}
 
 
-def in_outputs(root: SharedRoot, api: RayApi, cluster: str, jobs: Iterable[JobDir], secrets: Written) -> dict[str, Any]:
-    """Where a secret occurs in the directories of these attempts' jobs, in the cluster's files on the shared root, and in Ray's answers.
-
-    The jobs' own files of secrets are searched too: they are over, so these must be gone.
+def in_outputs(
+    root: SharedRoot, api: RayApi, cluster: str, jobs: Iterable[JobDir], secrets: Written
+) -> tuple[list[str], str]:
+    """Where a secret occurs in the directories of these attempts' jobs, in the cluster's files on the shared root, and in Ray's answers; and
+    how much that was. The jobs' own files of secrets are searched too: they are over, so these must be gone.
     """
     attempts = {job.ray_id: job.first.path for job in jobs}
     homes = [*sorted(set(attempts.values())), root.ray_logs(cluster), root.secrets / cluster]
     files = [path for home in homes for path in files_below(home)]
     answers = _answers(api, attempts)
-    return {
-        "files": len(files),
-        "answers": len([answer for answer in answers.values() if answer is not None]),
-        "unanswered": [what for what, answer in answers.items() if answer is None],
-        "found": in_files(files, secrets)
-        + [
-            f"{secret} is in Ray's answer about {what}"
-            for secret, forms_of_it in secrets.items()
-            for what, answer in answers.items()
-            if any(form in (answer or "") for form in forms_of_it)
-        ],
-    }
+    found = [f"Ray did not answer about {what}" for what, answer in answers.items() if answer is None]
+    found += in_files(files, secrets)
+    found += [
+        f"{secret} is in Ray's answer about {what}"
+        for secret, forms_of_it in secrets.items()
+        for what, answer in answers.items()
+        if any(form in (answer or "") for form in forms_of_it)
+    ]
+    return found, f"{len(files)} files, {sum(answer is not None for answer in answers.values())} answers of Ray"
 
 
 def in_processes(secrets: Written) -> tuple[int, set[str]]:

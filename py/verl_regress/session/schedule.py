@@ -96,16 +96,10 @@ def next_run(
     """The next run that the session needs, case by case; None if nothing is lacking. `wants` says which kinds of runs, and whether PAIRS, the
     verdicts on a case still lack. `only` names the runs that are asked for.
     """
-    for case in suite.cases:
-        run = _of_checks(case, evidence, only) if only is not None else _of_case(case, evidence, wants)
-        if run is not None:
-            return run
-    return None
-
-
-def _of_checks(case: Case, evidence: Evidence, only: Collection[str]) -> Run | None:
-    recorded = jobs_of(evidence)
-    lacking = (run for run in first_runs(case) if run.name in only and run.name not in recorded)
+    if only is None:
+        return next((run for case in suite.cases if (run := _of_case(case, evidence, wants))), None)
+    recorded, runs = jobs_of(evidence), (run for case in suite.cases for run in first_runs(case))
+    lacking = (run for run in runs if run.name in only and run.name not in recorded)
     return next((run for run in lacking if refusal_of(run, evidence) is None), None)
 
 
