@@ -67,8 +67,8 @@ def test_commands_on_a_job(run, make_job, tmp_path, capsys, workload, value):
         said = {"wait": capsys.readouterr().err, "jobs": run("--no-ray", "jobs").out}
         said["status"] = run("--no-ray", "status", "--profile=cpu", "CLUSTER_NAME=c").out
         asked = [
-            strictly(run("--no-ray", *command, "--json").out)
-            for command in (["jobs"], ["status", "--profile=cpu", "--cluster=c"])
+            strictly(run("--no-ray", *command, "JSON=1").out)
+            for command in (["jobs"], ["status", "--profile=cpu", "CLUSTER_NAME=c"])
         ]
         logs = run("logs", "job", "--metrics").out
         assert (ended, logs) == (0, job.metrics.read_text())
