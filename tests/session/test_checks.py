@@ -149,7 +149,7 @@ def test_the_reports_say_whether_a_and_b_ran_with_the_same_packages(evidence, tm
     ran_with(evidence, b="1.26.4")
     evidence["job-ppo_b"]["packages"]["mismatch"] = ["verl wants it"]
     said = [
-        "A and B ran with different packages: numpy 2.4.6 with A, 1.26.4 with B.",
+        "A and B ran with different packages: numpy 2.4.6 with A and 1.26.4 with B.",
         "B was submitted with ALLOW_MISMATCH=1: verl wants it.",
     ]
     assert report.about_packages(evidence) == said
