@@ -29,13 +29,12 @@ _WITH_NCCL = ("gpu", "rocm")  # profiles
 _LISTENED = (10002, 15000, 19999, 33001, 45001, 60001)  # by a probe
 # Ray gives 10002 to 19999 to its worker processes (2.60), and the kernel such as the others to raylets, Gloo and NCCL.
 _TRIED = (*_LISTENED, *range(10500, 19999, 500), *range(33000, 60000, 1500))
-_HEALTH_CHECK = 10.0  # seconds that Ray waits for an answer (2.60)
+_HEALTH_CHECK, _ECHO_SECONDS = 10.0, 3.0  # seconds that Ray waits for an answer (2.60), and in which we ask
 _ACCEPTS, _REFUSES, _SILENT = "accepts", "refuses", "no answer"
 _ANSWERS = (_ACCEPTS, _REFUSES)  # a port without a listener answers, too
 _PATIENCE = 2.5  # seconds for an answer
 _QUICKLY, _PATIENTLY = (0.3, 0.3, _PATIENCE), (_PATIENCE, _PATIENCE)  # again because a packet may be lost
 _READY_WITHIN, _LONGEST = 20.0, 35.0  # seconds in which the peers' probes start, and end
-_ECHO_SECONDS = 3.0
 _LOSS, _AGAIN = 0.01, 3  # a share of the packets, and how many at least, that must be sent again to be an alarm
 _SLOW = 20_000  # microseconds: between hosts of one data centre a round trip is below 1,000
 _LARGE = b"x" * (1 << 18) + b"\n"
@@ -248,7 +247,9 @@ async def _try_peer(
             alarm("VR-NET-06", f"{who} on {peer} takes {at}, and only {address} is reached")
     status, what = await _trips(reader, writer)
     seen.append(Seen("VR-NET-05", status, f"{plan.node} -> {peer}", what))
-    writer.write(_LARGE)
+    size = writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    for start in range(0, len(_LARGE), size):  # each is a packet, which nothing on this machine cuts
+        writer.write(_LARGE[start : start + size])
     if not await _heard(reader):
         alarm("VR-NET-04", "it does not arrive")
     elif said["torch"]:
