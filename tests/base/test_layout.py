@@ -88,7 +88,10 @@ def test_a_job_directory_that_is_a_planted_link_is_taken_and_is_no_job(submit, r
 
 def test_a_link_planted_between_check_and_reservation_is_not_followed(submit, shared, outside, monkeypatch):
     """mkdir(2) fails if the name exists, even as a link: the first one has it."""
-    monkeypatch.setattr(os.path, "lexists", lambda path: (shared.jobs / "mine").symlink_to(outside / "new"))
+    mine, lexists = shared.jobs / "mine", os.path.lexists
+    monkeypatch.setattr(
+        os.path, "lexists", lambda path: mine.symlink_to(outside / "new") if path == mine else lexists(path)
+    )
     outcome = submit("SUBMISSION_ID=mine")
     assert (outcome.status, outcome.err) == (
         2,

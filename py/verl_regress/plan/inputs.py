@@ -32,7 +32,7 @@ _DUMPED = "dump_dir"
 _CODE = (".py", ".pyc", ".so")
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
 _OLD_REPO = re.compile(r"\w[\w.-]*")  # such as gpt2
-HUB = "HFHUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
+HUB = "HF_HUB_CACHE"  # in env_vars; without it, the hub's files are in HF_HOME
 _MODEL, DATA, _REWARD = "model sha256", "data sha256", "reward_fn sha256"  # facts of the judge
 
 
