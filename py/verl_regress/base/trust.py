@@ -93,10 +93,11 @@ def need(place: Path, named: str, then: str, whom: Collection[str] | None = None
     whom, is_folder = trusted() if whom is None else whom, place.is_dir()
     try:
         for path in _parts(place, alone=alone):
-            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile, or a link that leads nowhere
+            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
                 found = [os.lstat(path)]
                 if is_link := stat.S_ISLNK(found[0].st_mode):
-                    found.append(path.stat())
+                    with contextlib.suppress(FileNotFoundError):  # one that leads nowhere is checked itself
+                        found.append(path.stat())
                 target = path if is_link or not is_folder else place  # 'chmod -R' follows no link
                 for other in (foreign(state, whom, target) for state in found):
                     if other is not None:
