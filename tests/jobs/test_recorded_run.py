@@ -95,7 +95,7 @@ def test_gpus_and_npus_differ_in_what_accept_devices_accepts(base, workload, tmp
 
     found = comparable.facts(facts(base), facts("npu"))
     assert {"profile", "override trainer.device"} < {each.name for each in found}
-    assert [str(each) for each in comparable.not_accepted(found, ["devices"])] == []
+    assert [str(each) for each in found if not comparable.is_accepted(each, ["devices"])] == []
 
 
 def write_samples(directory, step, *answers):

@@ -37,8 +37,8 @@ def left(shared, ray, make_job):
 @pytest.mark.parametrize(
     "command",
     [
-        ["status", "--profile=cpu", "--cluster=mine"],
-        ["status", "--profile=cpu", "--cluster=mine", "--json"],
+        ["status", "--profile=cpu", "CLUSTER_NAME=mine"],
+        ["status", "--profile=cpu", "CLUSTER_NAME=mine", "JSON=1"],
         ["jobs"],
         ["logs", "lost"],
         ["logs", "lost", "--metrics"],
