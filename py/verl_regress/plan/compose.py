@@ -213,8 +213,8 @@ def _refusal(error: Exception, overrides: Sequence[Override], config: Any, where
 
 
 def _unfit(error: Exception, culprit: Override | None, where: str) -> BadInput:
-    told = error.__cause__ if str(error).startswith("Error merging override ") else error
-    words = shown(" ".join(_BEHIND.split(str(told))[0].split()), 500)
+    cause = error.__cause__ if str(error).startswith("Error merging override ") else error
+    words = shown(" ".join(_BEHIND.split(str(cause))[0].split()), 500)
     if culprit is None:
         return BadInput(f"The overrides do not fit {where}, as Hydra says ({words}): fix them.")
     cure = "fix it, leave it out, or quote its value as in key='a, b'"

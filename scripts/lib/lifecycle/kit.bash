@@ -12,10 +12,10 @@ readonly KIT_BYTES_TOOLS=200000000 KIT_BYTES_VERL=6000000
 
 # kit::find: what will be in the kit, in the file "parts" of KIT_FACTS: KIND, NAME, BYTES, how many of them are still missing, PROFILE; and what it will lack, in "lacking".
 kit::find() {
-  local profile system profiles=${KIT:-$PROFILE}
-  profiles=${profiles//,/ }
+  local profile system profiles=${KIT//,/ }
+  # shellcheck disable=SC2153  # the knobs
+  [[ -n $profiles ]] || profiles=$PROFILE
   KIT_VERSION=$(sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' "${REPO_DIR}/py/verl_regress/__init__.py")
-  # shellcheck disable=SC2153  # the knob
   [[ ! $TORCH_INDEX_URL =~ ://[^/]*@ ]] ||
     cli::die 2 "TORCH_INDEX_URL (from ${ENV_ORIGIN[TORCH_INDEX_URL]}) has a user or a password, which the kit would carry: put them into ~/.netrc, which pip reads, and leave them out of the address."
   system=$(kit::system)

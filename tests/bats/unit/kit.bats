@@ -98,7 +98,7 @@ refused() {
   nothing_there
 }
 
-@test "a kit has every part with version, size, hash and licence, and is made once, if there is space" {
+@test "a kit has each part with version, size, hash and licence, and is made once" {
   space 1000
   kit
   assert_status 1
@@ -169,7 +169,7 @@ refused() {
   [[ -z $(find "${WORKDIR}/cache/kit" "${HERE}/build" -name '*.partial') ]]
 }
 
-@test "unkit refuses another machine, another checkout, and too little space, before it writes anything" {
+@test "unkit refuses what does not fit this machine before it writes anything" {
   made
   space 1000
   unkit
