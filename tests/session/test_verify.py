@@ -189,7 +189,7 @@ def test_a_job_without_resources_is_stopped_and_ends_the_session(verify, cluster
 def test_what_ray_does_not_say_ends_the_session_which_goes_on_later(verify, cluster, shared, monkeypatch):
     cluster.ends["ppo-b"] = "RUNNING"
     with monkeypatch.context() as away:
-        away.setattr(watch, "asked", fails_with(Unreachable("http://ray", "it is away")))
+        away.setattr(watch, "ask_ray", fails_with(Unreachable("http://ray", "it is away")))
         outcome, words = verify()
     name = the_session(shared).path.name
     assert (words, outcome.status) == (["end", "8"], 8)
