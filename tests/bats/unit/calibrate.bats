@@ -13,7 +13,7 @@ source scripts/lib/regress.bash
 cli::begin
 source maintain/release.bash
 source maintain/calibrate.bash
-WORKDIR=${TMPDIR} VERL_SOURCE=pypi:0.9.1 CALIBRATE_A=verl-a
+WORKDIR=${TMPDIR} SHARED_ROOT=/private VERL_SOURCE=pypi:0.9.1 CALIBRATE_A=verl-a
 declare -A ENV_ORIGIN=()
 did() { printf '%s\n' "$*" >>"${HOME}/did"; }
 job::submit() { did "submit $1 CODE_ID=${CODE_ID} TRAIN_SEED=${TRAIN_SEED} PERTURBED=${PERTURBED} OVERRIDES=${OVERRIDES} WAIT=${WAIT} MAX_RUNNING=${MAX_RUNNING}" && echo the-job && return "${FAILS-0}"; }
@@ -30,10 +30,10 @@ did() { cat "${BOX}/home dir/did"; }
 @test "a run is submitted alone, followed and recorded, also if its job failed" {
   for FAILS in 0 3; do
     rm -f "${BOX}/home dir/did"
-    calibrate calibrate::run A-ppo-10-1 ppo 300 1 '' 'a=1 b=2'
+    calibrate calibrate::run A-ppo-10-1 ppo 300 1 '' 'a=1 b={shared}/c'
     assert_status 0
     diff <(did) - <<DID
-submit jobspecs/ppo.yaml CODE_ID=verl-a TRAIN_SEED=300 PERTURBED=1 OVERRIDES=a=1 b=2 WAIT=1 MAX_RUNNING=1
+submit jobspecs/ppo.yaml CODE_ID=verl-a TRAIN_SEED=300 PERTURBED=1 OVERRIDES=a=1 b=/private/c WAIT=1 MAX_RUNNING=1
 record A-ppo-10-1 ${BOX}/tmp/shared/jobs/the-job pypi:0.9.1 the-commit the-image
 DID
   done
