@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import traceback
-import types
 from pathlib import Path
 
 import pytest
@@ -42,7 +41,7 @@ for encoding in ("ascii", "idna", "unicode_escape"):
 def submission(root, name, cluster, *, ends):
     """A submission up to Ray: the directory, its config, the queue, the secrets; then what the launcher records."""
     job = JobDir(root.jobs / name)
-    submit._make_directories(types.SimpleNamespace(job=job, request=types.SimpleNamespace(attempt=None, owner=None)))
+    submit._make_directories(job)
     plan = {
         "submission_id": name, "workload": "ppo", "code_id": "codeA", "cluster": cluster, "address": "http://ray:1",
         "max_running": 1, "devices": {"count": 1, "cluster_has": 1, "resource": "GPU"},
