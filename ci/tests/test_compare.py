@@ -14,6 +14,8 @@ from shared_fixtures import write
 
 import compare
 
+pytestmark = pytest.mark.slow
+
 STEPS = range(1, 11)
 
 

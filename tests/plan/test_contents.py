@@ -9,6 +9,8 @@ from shared_fixtures import CONFIG, record, write, write_checkpoint
 
 from verl_regress.base.layout import JobDir
 
+pytestmark = pytest.mark.slow
+
 DATA = "data: {train_files: x, val_files: x, train_batch_size: 1024, gen_batch_size: null, train_max_samples: -1, prompt_key: prompt}"
 
 

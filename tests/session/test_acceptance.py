@@ -14,6 +14,8 @@ from streams import tar
 
 from verl_regress.session import acceptance, leaks
 
+pytestmark = pytest.mark.slow
+
 CANARY = "0123456789abcdef0123456789abcdef01234567"
 INSTALLATION, TRAINING = (
     ["sft", "secrets", "prepare", "bundles", "directories", "egress"],

@@ -14,6 +14,8 @@ from verl_regress.session.schedule import Run
 from verl_regress.store.hashes import digest
 from verl_regress.store.sessions import jobs_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def root(tmp_path):

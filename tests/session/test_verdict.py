@@ -14,6 +14,8 @@ from verl_regress.session.schedule import Run
 from verl_regress.store.hashes import digest
 from verl_regress.store.sessions import Session
 
+pytestmark = pytest.mark.slow
+
 SUITE = "cases:\n  ppo: {workload: ppo}\n  grpo: {workload: grpo}\n"
 TREES = {"A": "a" * 64, "B": "b" * 64}
 

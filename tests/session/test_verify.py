@@ -22,6 +22,8 @@ from verl_regress.plan import request
 from verl_regress.session import replay, report
 from verl_regress.store.sessions import Session
 
+pytestmark = pytest.mark.slow
+
 FULL = OSError(errno.ENOSPC, "No space left on device", "/x")
 SUITE = "cases: {ppo: {workload: ppo}}\n"
 TWO_STEPS = "cases: {ppo: {workload: ppo, steps: 2}}\n"
