@@ -222,7 +222,8 @@ def _replay(in_noise: Sequence[tuple[Mutation, Mapping[int, Verdict]]]) -> Itera
         yield "## With replay"
         yield (
             "A's repeat and B train on the rollouts of A's first run (`REPLAY=1`), in the same noise. What differs only in what is sampled or\n"
-            "rewarded is not seen."
+            "rewarded is not seen. **These are very few runs, of one seed and one workload**: they do not tell how often one pair with replay is a\n"
+            "false alarm. The rules for one pair with replay were made with them, so they were not held out."
         )
         yield _table(("mutation", "workload", "pairs needed in noise", "with replay", "first metric named, or the reason"), rows)  # fmt: skip
 

@@ -468,7 +468,7 @@ def _loaded(run: Run, *, is_replay: bool) -> Recorded:
     if not is_replay:
         return loaded
     facts = {**loaded.facts, comparable.REPLAY: "calibrate"}
-    return dataclasses.replace(loaded.without(list(filter(metrics.is_of_v1, loaded.series))), facts=facts)
+    return dataclasses.replace(loaded.without(list(filter(metrics.is_of_recording, loaded.series))), facts=facts)
 
 
 def is_decided(found: Mapping[int, Verdict]) -> bool:

@@ -18,7 +18,10 @@ ROUNDING = 2e-5
 _GROWTH = 100.0  # how much rounding may grow in a step, except if it changes a sampled token
 BLIND = 0.1  # noise of a larger share of a metric's size hides what people want to see
 _NOISE_FACTOR = 3.0  # a second perturbed run would not do exactly what the first did
-_CLEAR_FACTOR = 10.0  # what one repeat differs by at one step may be small by chance
+# What one repeat differs by at one step may be small by chance, or nothing: log-probs and some metrics are rounded to bfloat16.
+_CLEAR_FACTOR = 10.0
+_CLEAR_STEPS = 3
+_CLEAR_SIZE = 0.01  # of a metric's size: a unit in the last place of bfloat16 is up to 0.008
 _Key = TypeVar("_Key")
 
 
@@ -95,12 +98,20 @@ class Noise:
     perturbed: Mapping[str, Running] = field(default_factory=dict)
     stages: Mapping[metrics.Stage, Running] = field(default_factory=dict)
     factor: float = _NOISE_FACTOR
+    rounding: float = ROUNDING
+    until: int = 0  # what A does up to this step may come earlier, too
+    any_order: bool = False  # the batches of these runs may have any order
 
 
-def differences(a: Run, b: Run) -> Iterator[list[Difference]]:
-    """The values that both have and that differ: a list for each step, in causal order. NaN and infinity differ even from themselves."""
-    names = sorted(compared(a, b), key=metrics.causal_rank)
-    known = [(name, a.series[name], b.series[name], metrics.scale_of(name, a.series)) for name in names]
+def differences(a: Run, b: Run, *, any_order: bool = False) -> Iterator[list[Difference]]:
+    """The values that both have and that differ: a list for each step, in causal order. NaN and infinity differ even from themselves.
+
+    With `any_order` the batches may have any order, so a policy loss is relative to the terms of its sum.
+    """
+    known = [
+        (name, a.series[name], b.series[name], metrics.scale_of(name, a.series, is_sum=any_order))
+        for name in sorted(compared(a, b), key=metrics.causal_rank)
+    ]
     for step in a.steps:
         found = []
         for name, mine, others, scale in known:
@@ -136,7 +147,7 @@ def one_sided(a: Run, b: Run) -> list[OneSided]:
     return sorted(found, key=lambda each: metrics.causal_rank(each.metric))
 
 
-def noise(groups: Iterable[Sequence[Run]], perturbed: Iterable[tuple[Run, Run]] = ()) -> Noise:
+def noise(groups: Iterable[Sequence[Run]], perturbed: Iterable[tuple[Run, Run]] = (), any_order: bool = False) -> Noise:
     """The noise of A: the runs of each group repeat each other, and each perturbed run comes after its original."""
     of_repeats: dict[str, dict[int, float]] = {}
     of_perturbed: dict[str, dict[int, float]] = {}
@@ -145,20 +156,21 @@ def noise(groups: Iterable[Sequence[Run]], perturbed: Iterable[tuple[Run, Run]] 
         for each in itertools.chain.from_iterable(differences(one, other)):
             _enlarge(of_repeats, each.metric, each.step, abs(each.a - each.b))
     for original, run in perturbed:
-        for each in itertools.chain.from_iterable(differences(original, run)):
+        for each in itertools.chain.from_iterable(differences(original, run, any_order=any_order)):
             _enlarge(of_perturbed, each.metric, each.step, abs(each.a - each.b))
             if math.isfinite(each.size):  # A's metric is 0 at every step, and has no scale
                 _enlarge(of_stages, metrics.stage_of(each.metric), each.step, each.size)
-    return Noise(_running(of_repeats), _running(of_perturbed), _running(of_stages))
+    return Noise(_running(of_repeats), _running(of_perturbed), _running(of_stages), any_order=any_order)
 
 
-def noise_of_one_repeat(groups: Sequence[Sequence[Run]]) -> tuple[Noise, Noise]:
+def noise_of_repeats(groups: Sequence[Sequence[Run]]) -> tuple[Noise, Noise]:
     """The noise of an A that differs from itself on equal rollouts: what is surely no more than that, and what may be.
 
-    One repeat does not measure the noise of each metric, so a stage has that of all its metrics.
+    Few repeats do not measure the noise of each metric, so a stage has that of all its metrics.
     """
-    known = noise(groups, [(group[0], other) for group in groups for other in group[1:]])
-    return known, dataclasses.replace(known, factor=_CLEAR_FACTOR)
+    known = noise(groups, [(group[0], other) for group in groups for other in group[1:]], any_order=True)
+    until = max(groups[0][0].steps[:_CLEAR_STEPS], default=0)
+    return known, dataclasses.replace(known, factor=_CLEAR_FACTOR, rounding=_CLEAR_SIZE, until=until)
 
 
 def blind_from(known: Noise) -> int | None:
@@ -185,7 +197,7 @@ def compare(a: Run, b: Run, known: Noise) -> Comparison:
     """B against A: identical, equal but for rounding, or different from a certain value on."""
     found: list[Difference] = []
     beyond: Difference | None = None
-    for at_step in differences(a, b):
+    for at_step in differences(a, b, any_order=known.any_order):
         found += at_step
         beyond = next((each for each in at_step if not _is_rounding(each, known)), None)
         if beyond:
@@ -201,7 +213,7 @@ def compare(a: Run, b: Run, known: Noise) -> Comparison:
 
 
 def _is_rounding(each: Difference, known: Noise) -> bool:
-    return each.size <= ROUNDING or _is_noise(each, known) or _is_perturbation(each, known)
+    return each.size <= known.rounding or _is_noise(each, known) or _is_perturbation(each, known)
 
 
 def _has_grown(first: Difference, found: Iterable[Difference], known: Noise) -> bool:
@@ -221,20 +233,20 @@ def _has_grown(first: Difference, found: Iterable[Difference], known: Noise) -> 
 
 def _is_noise(each: Difference, known: Noise) -> bool:
     """Does A differ as much from itself, up to this step?"""
-    return _is_within(abs(each.a - each.b), each.step, known.repeats.get(each.metric), known.factor)
+    return _is_within(abs(each.a - each.b), each.step, known.repeats.get(each.metric), known)
 
 
 def _is_perturbation(each: Difference, known: Noise) -> bool:
     """Do A's perturbed runs differ as much from A, up to this step?"""
-    of_metric = _is_within(abs(each.a - each.b), each.step, known.perturbed.get(each.metric), known.factor)
+    of_metric = _is_within(abs(each.a - each.b), each.step, known.perturbed.get(each.metric), known)
     of_stage = known.stages.get(metrics.stage_of(each.metric))
-    return of_metric or _is_within(each.size, each.step, of_stage, known.factor)
+    return of_metric or _is_within(each.size, each.step, of_stage, known)
 
 
-def _is_within(distance: float, step: int, known: Running | None, factor: float) -> bool:
-    steps, largest = known or ([], [])
-    at = bisect.bisect_right(steps, step) - 1
-    return at >= 0 and math.isfinite(largest[at]) and distance <= factor * largest[at]
+def _is_within(distance: float, step: int, running: Running | None, known: Noise) -> bool:
+    steps, largest = running or ([], [])
+    at = bisect.bisect_right(steps, max(step, known.until)) - 1
+    return at >= 0 and math.isfinite(largest[at]) and distance <= known.factor * largest[at]
 
 
 def repeats(runs: Sequence[Run]) -> bool | None:

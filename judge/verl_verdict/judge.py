@@ -155,7 +155,7 @@ def _prepare(
     measured, unused = _measured(runs_a, perturbed)
     is_measured = is_replay and bool(repeats) and not deterministic
     if is_measured:
-        noise, at_most = exact.noise_of_one_repeat(groups)
+        noise, at_most = exact.noise_of_repeats(groups)
     else:
         noise = at_most = exact.noise(groups, measured) if deterministic else exact.Noise()
     compared = [(pair, _compare(pair.a[0], b, noise, at_most)) for pair in paired.pairs for b in pair.b]
@@ -311,6 +311,9 @@ def _wrong_on_its_face(known: _Case) -> Verdict | None:
             return known.says(Word.REGRESSED, reason, how, first)
         if zero := diagnosis.stays_zero(pair.a[0], pair.b[0]):
             return known.says(Word.REGRESSED, zero, how, first)
+        worse = known.is_measured and sampled.worse_alone(pair.a[0], pair.b[0], known.base.workload, known.decisive)
+        if worse:
+            return known.says(Word.REGRESSED, worse, how, first)
     if all(diagnosis.no_advantage(run) for pair, _ in known.compared for run in (pair.a[0], pair.b[0])):
         reason = "the advantages are 0 at every step of A and of B, so the rewards train nothing and nothing is shown: change the case"
         return known.says(Word.INCONCLUSIVE, reason, how)

@@ -146,6 +146,11 @@ def is_of_v1(name: str) -> bool:
     return name.startswith("training/off_policy/")
 
 
+def is_of_recording(name: str) -> bool:
+    """Is it another one in a replayed run by design: the age of the rollouts, or what the order of the batch leaves to each rank?"""
+    return is_of_v1(name) or (name.startswith("global_seqlen/") and not name.endswith("/mean"))
+
+
 def is_v1(series: Series) -> bool:
     """Did verl's V1 trainer write this record?"""
     return any(map(is_of_v1, series))
@@ -199,10 +204,12 @@ def causal_rank(name: str) -> tuple[int, int, int, str]:
     return STAGES.index(stage) if stage in STAGES else len(STAGES), position, part, name
 
 
-def scale_of(name: str, series: Series) -> float:
-    """What rounding of this metric is relative to: its largest value, or that of its mean, max and min together."""
+def scale_of(name: str, series: Series, *, is_sum: bool = False) -> float:
+    """What rounding of this metric is relative to: its largest value, or that of its mean, max and min; with `is_sum` that of a loss's terms."""
     family = _FAMILY.match(name)
     names = [f"{family[1]}/{part}" for part in ("mean", "max", "min")] if family else [name]
+    if is_sum and name in ("actor/pg_loss", "actor/loss"):
+        names += ["critic/advantages/max", "critic/advantages/min"]
     largest = max((max(map(abs, series[each].values())) for each in names if series.get(each)), default=0.0)
     return max(largest, 1.0) if _DIFFERENCES_OF_ONES.search(name) else largest
 

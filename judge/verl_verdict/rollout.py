@@ -72,8 +72,8 @@ def _first_step(run: Run) -> Run:
 
 
 def _is_of_rollout(name: str) -> bool:
-    """The age of the rollouts is no part of a replayed run's record, so it is none of any run here."""
-    return metrics.stage_of(name) in metrics.STAGES[:4] and not metrics.is_of_v1(name)
+    """What recording rollouts changes is no part of a replayed run's record, so it is none of any run here."""
+    return metrics.stage_of(name) in metrics.STAGES[:4] and not metrics.is_of_recording(name)
 
 
 def _repeats(runs: Sequence[Run]) -> bool | None:

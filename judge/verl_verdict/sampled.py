@@ -9,7 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from verl_verdict import diagnosis, metrics, statistics
+from verl_verdict import comparable, diagnosis, metrics, statistics
 from verl_verdict.metrics import Decisive
 from verl_verdict.pairing import Pair
 from verl_verdict.records import Run
@@ -62,8 +62,14 @@ def summaries(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) ->
     for name, decisive in metrics.decisive_of(workload, common, chosen):
         if decisive.at_first and max(len(run.series[name]) for run in runs) > 1:
             found.append(Summary(name, decisive, last_third=False))
-        found.append(Summary(name, decisive, last_third=True))
+        found.append(Summary(name, _later(decisive, runs), last_third=True))
     return found
+
+
+def _later(decisive: Decisive, runs: Sequence[Run]) -> Decisive:
+    """What it says after the first update. With replay B's weights are then no longer those that sampled: no mismatch is worse."""
+    is_apart = decisive.path_free and comparable.REPLAY in runs[0].facts and len(runs[0].steps) > 1
+    return dataclasses.replace(decisive, good=0, path_free=False) if is_apart else decisive
 
 
 def drifts(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> list[Summary]:
@@ -73,7 +79,7 @@ def drifts(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> li
         name for name in common if len(steps := {frozenset(run.series[name]) for run in runs}) == 1 < len(steps.pop())
     ]
     return [
-        Summary(name, each, last_third=False, is_drift=True)
+        Summary(name, _later(each, runs), last_third=False, is_drift=True)
         for name, each in metrics.decisive_of(workload, lasting, chosen)
     ]
 

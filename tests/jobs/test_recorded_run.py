@@ -48,7 +48,7 @@ def test_a_seed_is_no_difference_but_pairs_the_runs(tmp_path, said, overrides, s
     assert not [name for name in run.facts if "seed" in name]
 
 
-def test_a_replay_is_a_fact_and_the_age_of_its_rollouts_is_not_compared(tmp_path):
+def test_a_replay_is_a_fact_and_what_its_order_decides_is_not_compared(tmp_path):
     job = unpack(tmp_path, "ppo-0.9.1-v1-1")
     before = recorded_run.read(job)
     asked = json.loads((job / "config/asked.json").read_text())
@@ -58,7 +58,9 @@ def test_a_replay_is_a_fact_and_the_age_of_its_rollouts_is_not_compared(tmp_path
     run = recorded_run.read(job)
     assert [str(each) for each in comparable.facts(before, run)] == ["replay: A without it, B 1"]
     assert not [key for key in run.config if key.startswith("skip.")]
-    assert {*before.series} - {*run.series} == {name for name in before.series if "/off_policy/" in name} != set()
+    gone = {name for name in before.series if "/off_policy/" in name or name.startswith("global_seqlen/")}
+    assert {*before.series} - {*run.series} == gone - {"global_seqlen/mean"}
+    assert {"training/off_policy/trajectory_staleness/max", "global_seqlen/max", "global_seqlen/mean"} <= gone
 
 
 def test_a_job_directory_tells_its_packages(tmp_path):

@@ -22,7 +22,7 @@ from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import packages
 from verl_regress.jobs import memory_records
-from verl_verdict import comparable, records
+from verl_verdict import comparable, metrics, records
 from verl_verdict.errors import CannotJudge
 from verl_verdict.records import Run
 
@@ -44,7 +44,6 @@ _OWN_KEYS = re.compile(
 _OWN_OVERRIDE = "trainer.resume_from_path"
 REPLAY = "REPLAY=1"  # the origin of the overrides that record or replay rollouts
 _RECORDING = re.compile(r"\.dump_dir=.*?([^/]+)/replay/[^/]+$")  # SESSION/replay/CASE-SEED
-_OF_RECORDING = "training/off_policy/"  # the age of the rollouts: replayed ones have another one by design
 _NODE_RESOURCES = re.compile(r"^(CPU|GPU|cpu|NPU|accelerator_type:.*)$")  # memory varies by some MB from start to start
 
 
@@ -99,7 +98,7 @@ def _read(directory: Path) -> Run:
     overrides = _overrides(directory, resolved.get("workload", ""))
     facts = _facts(directory, resolved, overrides)
     if comparable.REPLAY in facts:
-        run = run.without([name for name in run.series if name.startswith(_OF_RECORDING)])
+        run = run.without(list(filter(metrics.is_of_recording, run.series)))
     return dataclasses.replace(
         run,
         workload=resolved.get("workload") or run.workload,
