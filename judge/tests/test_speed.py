@@ -40,14 +40,6 @@ def test_the_first_step_is_warm_up():
     assert speed.case(a, b, profile="gpu").word is Word.SAME
 
 
-def test_a_step_that_takes_many_medians_is_listed_though_it_moves_no_median():
-    a, b = timed(1.0)
-    b[0] = edit(b[0], speed.STEP, {5: 80.0})
-    verdict = speed.case(a, b, profile="gpu")
-    assert verdict.word is Word.SAME
-    assert "B's 'b1' has 1 of 12 steps of more than 3 medians: step 5 took 80 s" in verdict.notes
-
-
 @pytest.mark.parametrize(
     ("pairs", "needed", "said"),
     [(1, 2, ", in 1 pair: run 2 more"), (2, 1, ", in 2 pairs: run 1 more"), (4, 2, ": run 2 more pairs")],

@@ -97,17 +97,8 @@ def _look(base: Verdict, quantities: Sequence[Quantity], a: Array, b: Array, hav
         mine, other = (float(side[:, at].mean()) for side in (a, b))
         words.append(word)
         summaries.append(each.summary(mine, other, float(margin[at])))
-        rows.append(
-            Row(
-                each.name,
-                each.shown(mine),
-                each.shown(other),
-                each.shown_margin(mine, float(margin[at])),
-                float(look.p[at]),
-                float(look.sameness_p[at]),
-                word.value,
-            )
-        )
+        shown = (each.shown(mine), each.shown(other), each.shown_margin(mine, float(margin[at])))
+        rows.append(Row(each.name, *shown, float(look.p[at]), float(look.sameness_p[at]), word.value))
     base = dataclasses.replace(base, rows=tuple(rows))
     order = (Word.REGRESSED, Word.INCONCLUSIVE, Word.IMPROVED, Word.SAME)
     worst = min(words, key=order.index)

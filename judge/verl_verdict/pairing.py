@@ -37,19 +37,13 @@ def pair_runs(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Pairing:
 
 
 def _by_seed(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Pairing:
-    def with_seed(runs: Sequence[Run], seed: str) -> tuple[Run, ...]:
-        return tuple(run for run in runs if run.seed == seed)
-
-    seeds = list(dict.fromkeys(str(run.seed) for run in runs_a))
-    pairs = tuple(
-        Pair(seed, with_seed(runs_a, seed), with_seed(runs_b, seed)) for seed in seeds if with_seed(runs_b, seed)
-    )
-    paired = {pair.seed for pair in pairs}
-    return Pairing(
-        pairs,
-        tuple(run for run in runs_a if run.seed not in paired),
-        tuple(run for run in runs_b if run.seed not in paired),
-    )
+    found = []
+    for seed in dict.fromkeys(str(run.seed) for run in runs_a):
+        a, b = (tuple(run for run in side if run.seed == seed) for side in (runs_a, runs_b))
+        found += [Pair(seed, a, b)] if b else []
+    paired = {pair.seed for pair in found}
+    alone = (tuple(run for run in side if run.seed not in paired) for side in (runs_a, runs_b))
+    return Pairing(tuple(found), *alone)
 
 
 def replicates(pairs: Sequence[Pair]) -> tuple[Pair, ...]:

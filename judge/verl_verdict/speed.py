@@ -12,7 +12,6 @@ from verl_verdict.records import Run
 from verl_verdict.verdicts import Verdict, Word
 
 STEP = "timing_s/step"
-_SPIKE = 3.0  # a step that takes this many medians: one does not change a median, but people feel it
 _SMALLEST_PHASE = 0.02  # of a step
 
 
@@ -83,17 +82,8 @@ def _step(floor: float) -> Quantity:
 
 
 def _notes(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[str]:
-    notes = [
+    return [
         f"{phase.name}: A {phase.a:.3g} s, B {phase.b:.3g} s ({phase.b / phase.a:.2f} times)"
         for phase in phases(runs_a, runs_b)
         if phase.name != STEP and phase.a > 0
     ]
-    for side, runs in (("A", runs_a), ("B", runs_b)):
-        for run in runs:
-            usual = seconds(run) or math.inf
-            spikes = [step for step, value in sorted(run.series[STEP].items())[1:] if value > _SPIKE * usual]
-            if spikes:
-                notes.append(
-                    f"{side}'s '{run.name}' has {len(spikes)} of {len(run.series[STEP])} steps of more than {_SPIKE:.0f} medians: step {spikes[0]} took {run.series[STEP][spikes[0]]:.3g} s"
-                )
-    return notes
