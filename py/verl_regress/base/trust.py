@@ -90,8 +90,9 @@ def need(place: Path, named: str, then: str, whom: Collection[str] | None = None
     """Raise BadInput if others can change a file, or a folder and anything in it unless it is asked `alone`, or if that cannot be read.
     `then` is the end of the cure. What is not there belongs to nobody.
     """
-    whom, is_folder = trusted() if whom is None else whom, place.is_dir()
+    whom = trusted() if whom is None else whom
     try:
+        is_folder = place.is_dir()
         for path in _parts(place, alone=alone):
             with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
                 found = [os.lstat(path)]
