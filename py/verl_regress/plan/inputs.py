@@ -146,12 +146,12 @@ def _need(root: SharedRoot, one: Input, artefact: Artefact | None = None) -> Non
     """Raise BadInput for an input on the shared root that is missing, or that another user can change."""
     if not root.has(one.path):
         return
-    if artefact is not None and artefact.kind == "dataset" and one.path.parent.is_file():
-        raise BadInput(
-            f"{one.named} is a file, but dataset names a folder: one file goes into data.train_files and data.val_files."
-        )
     file, problem = one.path / "config.json" if one.key.endswith("model.path") else one.path, ""
     try:
+        if artefact is not None and artefact.kind == "dataset" and one.path.parent.is_file():
+            raise BadInput(
+                f"{one.named} is a file, but dataset names a folder: one file goes into data.train_files and data.val_files."
+            )
         # A pipe would stop whoever reads it.
         if one.needed and not stat.S_ISREG(mode := file.stat().st_mode) and not stat.S_ISDIR(mode):
             problem = "neither a file nor a folder"
