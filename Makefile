@@ -30,7 +30,7 @@ help: ## print this menu
 	@scripts/dev/help.sh
 
 ##@ A cluster
-check: ## check the machine before anything changes: engine, ports, disk, memory, leftovers
+check: ## check the machine before anything changes: engine, port, disk, memory, GPUs, image
 	@scripts/00_prereq_check.sh
 build: ## build the node image (skipped when its inputs are unchanged)
 	@scripts/10_build_image.sh

@@ -2,10 +2,9 @@
 # 00_prereq_check: check the machine before anything changes. Changes nothing, and stops at the first failed check. What nodes can do
 # together is tried by 11_doctor.
 #
-#   TRANSPORT=container  engine, Compose v2, leftovers of version 1, names that are ours, ports, disk, memory, GPUs,
-#                        shared root, node image
-#                        with HOSTS_FILE on every host: it answers, its engine, address, ports, memory, GPUs, one shared root
-#   TRANSPORT=ssh, srun  nodes answer, tools, Ray's version, addresses, ports
+#   TRANSPORT=container  engine, names that are ours, the dashboard's port, disk, memory, GPUs, shared root, Compose v2, node image
+#                        with HOSTS_FILE on every host: it answers, its engine, address, memory, GPUs, one shared root
+#   TRANSPORT=ssh, srun  nodes answer, the cluster is ours, Ray's version, addresses, where Ray's token goes
 #
 #   scripts/00_prereq_check.sh
 #
