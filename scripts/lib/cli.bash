@@ -170,19 +170,38 @@ cli::_part() {
   "$@"
 }
 
-# cli::await_parts: waits for every part. The first failure, which said why, ends the script and the other parts.
+# cli::await_parts: waits until every part has succeeded. The first failure, which said why, ends the script and the other parts.
 cli::await_parts() {
-  local part
-  for part in "${CLI_PARTS[@]}"; do wait "$part" || exit "$?"; done
-  CLI_PARTS=()
+  while ((${#CLI_PARTS[@]})); do
+    wait::until 86400 - cli::has_part_ended || continue
+    wait "${CLI_PARTS[CLI_ENDED]}" || exit "$?"
+    unset "CLI_PARTS[CLI_ENDED]"
+  done
 }
 
-# Each part cleans up after itself, so wait for it.
+# cli::has_part_ended: one of them has; await_parts then ends the script if it failed.
+cli::has_part_ended() {
+  for CLI_ENDED in "${!CLI_PARTS[@]}"; do
+    kill -0 "${CLI_PARTS[CLI_ENDED]}" 2>/dev/null || return 0
+  done
+  return 1
+}
+
+# Each part cleans up after itself, so wait for it. SIGINT first, because Bash prints no line for a process that it ends. A part
+# that was started with SIGINT ignored gets SIGTERM, but not earlier: a second signal would interrupt the cleanup.
 cli::_end_parts() {
-  local part
-  for part in "${CLI_PARTS[@]}"; do kill -- "-${part}" 2>/dev/null; done
+  local signal part
+  for signal in INT TERM; do
+    for part in "${CLI_PARTS[@]}"; do kill -s "$signal" -- "-${part}" 2>/dev/null; done
+    ! wait::until 10 - cli::_have_parts_ended || break
+  done
   wait "${CLI_PARTS[@]}"
-} 2>/dev/null # Bash tells which processes it ended
+}
+
+cli::_have_parts_ended() {
+  local part
+  for part in "${CLI_PARTS[@]}"; do ! kill -0 "$part" 2>/dev/null || return 1; done
+}
 
 # cli::seconds_since EPOCHREALTIME: with one decimal. In some locales that has a comma.
 cli::seconds_since() {
