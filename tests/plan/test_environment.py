@@ -1,8 +1,11 @@
 """The variables of a job, and what its ray.init refuses, which is refused before the job is submitted."""
 
 import json
+import re
+import shlex
 
 import pytest
+from hermetic import REPO
 from shared_fixtures import CONFIG, SPEC, record, write
 
 RAY = "ray_kwargs: {ray_init: {num_cpus: null, runtime_env: {}}}\n"
@@ -70,3 +73,10 @@ def test_a_library_that_is_preloaded_is_trusted_as_pythonpath_is(planned, shared
         f"LD_PRELOAD={library} (from my/ppo.yaml) is refused, because {library} can be changed by every user (mode 0666), and what is there "
         f"decides what your job does: type 'chmod go-w {library}', or name one of your own."
     )
+
+
+def test_the_job_of_make_acceptance_is_taken(submit):
+    """It has a secret, and records which hosts it asks for."""
+    step = (REPO / "scripts" / "lib" / "acceptance.bash").read_text()
+    lines = re.search(r"printf '%s\\n' ('secrets:'.*) >>", step)[1]
+    assert submit("DRY_RUN=1", spec="\n".join([SPEC.rstrip(), *shlex.split(lines)])).status == 0

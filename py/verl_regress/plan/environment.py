@@ -29,7 +29,8 @@ _REFUSED_ENV = {
     "RAY_DEBUG": "the knob DEBUGGER turns Ray's debugger on, for one submission",
     "RAY_DEBUG_POST_MORTEM": "DEBUGGER=post-mortem does that, for one submission",
 }
-_OURS = "VERL_REGRESS_"  # begins our own variables, of which a job may add to the hooks
+_OURS = "VERL_REGRESS_"  # begins our own variables; those that a job may set:
+_FOR_JOBS = ("VERL_REGRESS_HOOKS", "VERL_REGRESS_OFFLINE")
 # Variables that Python or our sitecustomize reads before the hook env_vars can set anything.
 _READ_AT_START = ("PYTHONPATH", "VERL_REGRESS_HOOKS")
 
@@ -160,7 +161,7 @@ def _asked(root: SharedRoot, request: Request) -> dict[str, tuple[str, str]]:
         for name, value in layer.items():
             asked[name] = root.fill_in(value), origin
             reason = _REFUSED_ENV.get(name) if (name, value) != ("RAY_ADDRESS", "auto") else None
-            if name.startswith(_OURS) and name not in _READ_AT_START:
+            if name.startswith(_OURS) and name not in _FOR_JOBS:
                 reason = "verl-regress sets it"
             if name in _READ_AT_START and "$" in root.fill_in(value):
                 reason = "Python reads it as it starts, when Ray has filled in $, perhaps with nothing"
