@@ -1,7 +1,8 @@
 """Every process of a job that loads torch or verl records its memory over time, by which `make verify` judges B's memory.
 
 One file per process, ``<job dir>/state/memory/<hostname>-<pid>.txt``, with lines ``<unix time> <bytes> [name]``: the most anonymous and
-shared memory since the line before (processes share pages of files, and the kernel drops them when it likes), and a new name.
+shared memory since the line before (processes share pages of files, and the kernel drops them when it likes), and a new name. A process
+that ends by itself writes a last line.
 
 A thread looks every second; after every 40 lines the time between two lines doubles. The first process on a node records what the kernel
 has counted there so far, in ``<job dir>/state/nodes/<hostname>.json`` (node_memory.py).
@@ -10,6 +11,7 @@ The thread also writes the stacks of the process to ``<job dir>/state/stacks/<ho
 time in ``<job dir>/state/stacks_asked``, which the launcher created, because NFS may hide a new file for half a minute.
 """
 
+import atexit
 import faulthandler
 import functools
 import json
@@ -28,6 +30,7 @@ from on_import import on_import
 _LOOK_EVERY = 1.0  # seconds
 _LINES = 40  # until the time between two lines doubles
 _FORK_LIVES = 2.0  # seconds; a fork that only becomes another program leaves no file
+_PATIENCE = 5.0  # seconds that the end of a process waits for its last line
 _answered = ""  # the newest request for stacks that was
 
 
@@ -46,27 +49,37 @@ def _start(state: Path) -> None:
 
 def _begin(state: Path, after: float) -> None:
     with suppress(Exception):
-        threading.Thread(target=_run, args=(state, after), name="verl-regress-memory", daemon=True).start()
+        pid, ends = os.getpid(), threading.Event()
+        thread = threading.Thread(target=_run, args=(state, ends, after), name="verl-regress-memory", daemon=True)
+
+        def end() -> None:
+            if os.getpid() == pid:  # a fork of it has no such thread
+                ends.set()
+                thread.join(_PATIENCE)
+
+        atexit.register(end)
+        thread.start()
 
 
-def _run(state: Path, after: float) -> None:
+def _run(state: Path, ends: threading.Event, after: float) -> None:
     with suppress(Exception):  # a process that cannot be recorded trains all the same
-        time.sleep(after)
+        if ends.wait(after) and after:
+            return
         with suppress(OSError):  # such as that another process was the first
             node = state / "nodes" / f"{job_report.hostname()}.json"
             node.parent.mkdir(parents=True, exist_ok=True)
             with node.open("x", encoding="ascii") as stream:
                 json.dump(node_memory.counters(), stream)
-        record(state)
+        record(state, ends)
 
 
-def record(state: Path) -> None:
-    """Write a line whenever one is due, until the job has ended."""
+def record(state: Path, ends: threading.Event) -> None:
+    """Write a line whenever one is due, until the job has ended, or with a last line until `ends` is set."""
     file = state / "memory" / f"{job_report.process()}.txt"
     most, last_name, lines, every, due = 0, "", 0, _LOOK_EVERY, 0.0
     while not (state / "ended").exists():
-        now, name, most = time.monotonic(), _name(), max(most, resident())
-        if now >= due:
+        is_end, now, name, most = ends.is_set(), time.monotonic(), _name(), max(most, resident())
+        if now >= due or is_end:
             with suppress(OSError):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with file.open("a", encoding="ascii") as stream:
@@ -74,8 +87,10 @@ def record(state: Path) -> None:
                 most, last_name, lines = 0, name or last_name, lines + 1
                 every *= 1 if lines % _LINES else 2
             due = now + every - _LOOK_EVERY / 2
+        if is_end:
+            return
         write_stacks(state, name or last_name or "python")
-        time.sleep(_LOOK_EVERY)
+        ends.wait(_LOOK_EVERY)
 
 
 def write_stacks(state: Path, name: str) -> None:

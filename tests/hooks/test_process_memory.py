@@ -56,6 +56,13 @@ def test_memory_that_grows_by_a_known_amount_is_seen_and_so_is_its_end(process, 
     assert max(sizes) - sizes[-1] == pytest.approx(64 * MIB, abs=8 * MIB)
 
 
+def test_a_process_that_ends_by_itself_records_its_last_memory(process):
+    program = "process_memory._LINES = 1; import verl; further(2); held = b'x' * (64 * 2**20); sys.exit(3)"
+    status, (text,) = process(program)
+    sizes = memory_records.parse(text).sizes
+    assert (status, sizes[-1] - sizes[0]) == (3, pytest.approx(64 * MIB, abs=8 * MIB))
+
+
 def test_shared_memory_counts_and_pages_of_files_do_not(process):
     with tempfile.NamedTemporaryFile(dir="/var/tmp") as on_disk:  # those of a file in memory count as shared memory
         on_disk.write(b"x" * 32 * MIB)
@@ -142,15 +149,14 @@ def test_a_day_takes_a_few_hundred_lines_and_every_peak_is_among_them(monkeypatc
     clock = types.SimpleNamespace(now=0.0)
     spikes = {3: 11 * MIB, 5_000: 12 * MIB, 80_001: 13 * MIB}
 
-    def sleep(seconds):
+    def wait(seconds):
         clock.now += seconds
-        if clock.now > 86_400:
-            (tmp_path / "ended").touch()
 
-    fake = types.SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 1e9 + clock.now, sleep=sleep)
+    ends = types.SimpleNamespace(is_set=lambda: clock.now > 86_400, wait=wait)
+    fake = types.SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 1e9 + clock.now)
     monkeypatch.setattr(process_memory, "time", fake)
     monkeypatch.setattr(process_memory, "resident", lambda: spikes.get(round(clock.now), 10 * MIB))
-    process_memory.record(tmp_path)
+    process_memory.record(tmp_path, ends)
     (file,) = tmp_path.glob("memory/*")
     recorded = memory_records.parse(file.read_text())
     assert 300 < len(recorded.times) < 500
