@@ -48,9 +48,15 @@ def on_task_error(then: Callable[[BaseException], None]) -> None:
     """Call `then` with each exception that ends a task of Ray in this process: Ray makes a RayTaskError of it."""
 
     def recorded(
-        begin: Callable[..., None], self: Any, name: str, text: str, cause: Any, *more: Any, **options: Any
+        begin: Callable[..., None],
+        self: Any,
+        function_name: str,
+        traceback_str: str,
+        cause: Any,
+        *more: Any,
+        **options: Any,
     ) -> None:
-        begin(self, name, text, cause, *more, **options)
+        begin(self, function_name, traceback_str, cause, *more, **options)
         if getattr(cause, "__traceback__", None) is not None:  # one that came from another process has none
             then(cause)
 

@@ -103,6 +103,12 @@ def test_no_secret_is_recorded(ends, tmp_path, value, kind, message):
     assert not [path for path in ends.job.reports.iterdir() if "of_mine" in path.read_text()]
 
 
+def test_ray_may_name_what_it_passes(ends):
+    driver = "import ray.exceptions\ntry:\n    {}['x']\nexcept KeyError as error:\n    "
+    found = ends(f"{driver}raise ray.exceptions.RayTaskError(function_name='f', traceback_str='text', cause=error)")
+    assert (found.type, found.where) == ("KeyError", "program.py:3")
+
+
 @pytest.mark.parametrize("program", ["pass", "raise SystemExit('usage')", "import os; os.kill(os.getpid(), 9)"])
 def test_a_driver_that_raises_nothing_records_nothing(ends, program):
     assert ends(program) is None
