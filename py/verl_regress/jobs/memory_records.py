@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 
+from verl_regress.base.errors import Unreadable
 from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir
 from verl_verdict.records import Memory, Process
@@ -15,8 +17,9 @@ def read(attempts: Iterable[JobDir]) -> Memory:
     for attempt in attempts:
         processes = {}
         for path in sorted((attempt.state / "memory").glob("*.txt")):
-            if (process := parse(read_text(path))) is not None:
-                processes[path.stem] = process
+            with suppress(OSError):
+                if (process := parse(read_text(path))) is not None:
+                    processes[path.stem] = process
         if processes:
             found.append(tuple(processes.values()))
             lacking += _lacking(attempt, processes)
@@ -45,6 +48,11 @@ def parse(text: str) -> Process | None:
 def _lacking(attempt: JobDir, processes: Iterable[str]) -> Iterable[str]:
     """The processes that reported modules of verl (py/hooks/identity.py) and recorded no memory."""
     for path in sorted(attempt.reports.glob("identity-*.json")):
-        report = read_json(path) or {}
-        if report.get("modules") and path.stem.removeprefix("identity-") not in processes:
-            yield f"process {report['pid']} on {report['hostname']} ({report['command']})"
+        if path.stem.removeprefix("identity-") in processes:
+            continue
+        try:
+            report = read_json(path) or {}
+            if report.get("modules"):
+                yield f"process {report['pid']} on {report['hostname']} ({report['command']})"
+        except (KeyError, Unreadable):
+            yield f"a process whose report {path.name} cannot be read"
