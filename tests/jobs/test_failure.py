@@ -40,6 +40,16 @@ def recorded(job, *records):
 KEY, VALUE = raised("KeyError", "'x'"), raised("ValueError", "it is so", "cause")
 
 
+def test_a_malformed_record_is_a_note_and_the_log_is_shown(make_job, capsys):
+    job = make_job()
+    write(job.reports / "exceptions-w-1.json", '{"exceptions": [{"is_driver": true}]}')
+    write(job.driver_log, RAISED)
+    assert failure.shown(job)[-1] == "ValueError: it is so"
+    assert failure.root_cause(job, PLAN, 1)["message"] == "it is so"
+    note = f"the recorded exceptions of {job.ray_id} cannot be read: KeyError: 'time'\n"
+    assert capsys.readouterr().err.count(note) == 2
+
+
 @pytest.mark.parametrize(
     ("chain", "found"),
     [

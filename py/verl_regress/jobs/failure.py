@@ -129,6 +129,14 @@ def recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | No
     `type` is "" if the trainer only printed a text, `where` the deepest frame in verl or the user's code, `also` what it became or
     followed. `roots` maps prefixes of relevant paths to how messages show them. A damaged file counts as none.
     """
+    try:
+        return _recorded(job, roots)
+    except Exception as error:
+        say.info(f"the recorded exceptions of {job.ray_id} cannot be read: {type(error).__name__}: {error}")
+        return None, []
+
+
+def _recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[str]]:
     records: list[dict[str, Any]] = []
     for file in sorted(job.reports.glob("exceptions-*.json")):
         with contextlib.suppress(KeyError, Unreadable):
