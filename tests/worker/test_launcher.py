@@ -559,6 +559,13 @@ def test_an_input_that_is_removed_while_it_is_hashed_is_one_sentence(shared, mon
         launcher.check_inputs(JobDir(shared.jobs / "job"), {"inputs": [one]}, None)
 
 
+def test_a_job_without_the_record_of_its_code_ends_in_one_sentence(launched):
+    launched.start("print('trained')", before=lambda: (launched.job.config / "code.json").unlink())
+    assert launched.finish()[0] == 1
+    said = f"{launched.job.config}/code.json was removed after the job was submitted: submit it again."
+    assert launched.ended == (1, said)
+
+
 def test_a_snapshot_that_was_changed_while_the_job_waited_never_trains(launched, other):
     launched.start("print('trained')")
     await_position(launched)
