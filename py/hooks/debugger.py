@@ -63,7 +63,7 @@ def _waiting(job: Path) -> Iterator[None]:
             fcntl.flock(stream, fcntl.LOCK_EX)
             Path(stream.name).replace(waits)
             for file in (waits, attached):
-                record.callback(file.unlink, missing_ok=True)
+                record.callback(_remove, file)
         yield
         with suppress(OSError):
             waits.replace(attached)
@@ -79,6 +79,11 @@ def _waiting(job: Path) -> Iterator[None]:
     watcher.pydev_do_not_trace = True  # type: ignore[attr-defined]
     watcher.is_pydev_daemon_thread = True  # type: ignore[attr-defined]
     watcher.start()
+
+
+def _remove(file: Path) -> None:
+    with suppress(OSError):
+        file.unlink()
 
 
 def _where() -> dict[str, Any]:

@@ -115,17 +115,19 @@ def test_after_an_exception_it_is_the_line_that_raised_it(process):
     assert (one.function, one.line, one.exception) == ("raises", 8, "ValueError")
 
 
-@pytest.mark.parametrize("obstacle", ["raylet", "folder"])
+@pytest.mark.parametrize("obstacle", ["raylet", "folder", "unlink"])
 def test_a_breakpoint_that_cannot_be_recorded_waits_all_the_same(make_job, tmp_path, obstacle):
     job = make_job()
     for name, text in FILES.items():
         write(tmp_path / "code" / name, text)
     if obstacle == "raylet":
         write(tmp_path / "code/ray/_raylet.py", "")
-    else:
+    elif obstacle == "folder":
         write(job.state / "breakpoints", "a file")
-    program = """
-import debugger, threading
+    program = f"""
+import debugger, threading, pathlib
+def unlink(*_, **_options): raise PermissionError(13, "no")
+if {obstacle == "unlink"}: pathlib.Path.unlink = unlink
 debugger._LOOK_EVERY = 0.02
 import reward, debugpy
 print(reward.score())
