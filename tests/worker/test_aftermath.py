@@ -1,6 +1,7 @@
 """Ray's messages are those of Ray 2.60, shortened."""
 
 import contextlib
+import errno
 import json
 import socket
 
@@ -68,6 +69,17 @@ def test_a_supervisor_that_died_before_the_launcher_began_is_lost_and_not_failed
     judgement = status_of(make_job(), {"status": "FAILED", "error_type": GONE, "message": DIED + NODE})
     assert judgement.status is Status.LOST
     assert judgement.reason.startswith("the driver's node 10.0.0.2 died: ")
+
+
+def test_a_disk_that_is_found_full_only_when_it_is_written_to_is_a_problem(make_job, monkeypatch):
+    def fsync(_file):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    job = make_job()
+    assert aftermath._disk_problem(job) is None
+    monkeypatch.setattr(aftermath.os, "fsync", fsync)
+    assert aftermath._disk_problem(job) == "Disk quota exceeded"
+    assert not list(job.state.glob(".probe*"))
 
 
 @contextlib.contextmanager

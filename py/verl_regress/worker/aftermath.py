@@ -88,7 +88,10 @@ def _disk_problem(job: JobDir) -> str | None:
     """Why the job's directory cannot be written (a full disk, a spent quota), or None."""
     probe = job.state / f".probe.{os.getpid()}"
     try:
-        probe.write_bytes(bytes(PROBE_BYTES))
+        with probe.open("wb") as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())  # some file systems allocate late
     except OSError as error:
         return error.strerror
     finally:
