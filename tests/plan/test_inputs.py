@@ -211,6 +211,14 @@ def test_a_repository_without_a_slash_is_one_only_if_the_cache_has_it(planned, s
     assert planned("data.train_files=gpt2").status == 2
 
 
+def test_a_folder_that_may_not_be_listed_is_a_model(shared, monkeypatch):
+    model, access = write(shared.user_code / "closed" / "weights.bin", "").parent, os.access
+    config = {"mine": {"anything": str(model)}}
+    assert found(shared, config, "mine.anything") == ()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != model and access(path, mode))
+    assert [(one.path, one.fact) for one in found(shared, config, "mine.anything")] == [(model, "model sha256")]
+
+
 @pytest.mark.slow
 def test_a_folder_of_100_000_files_is_listed_without_them_and_hashed_whole(shared):
     folder = shared.user_code / "images"

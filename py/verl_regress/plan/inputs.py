@@ -116,8 +116,9 @@ def _input(
             raise BadInput(f"{named} is refused: it must do without '..'.")
         return None
     is_here = root.has(path) and os.path.lexists(path)
-    # A model, or the cache's copies of one.
+    # A model, or the cache's copies of one; or a folder that we may not list: its files may be readable by their names.
     is_model = is_here and (os.path.lexists(path / "snapshots") or any(path.glob("*config.json")))
+    is_model = is_model or (is_here and path.is_dir() and not os.access(path, os.R_OK))
     # Any other text may be a path by chance, such as a stop word.
     is_sure = (names_files and (is_named or is_here)) or is_model or (is_here and path.is_file())
     if not is_sure:
