@@ -129,10 +129,13 @@ def test_an_optional_addition_is_left_out_if_its_mapping_does_not_exist(snapshot
     assert "queue" not in config
 
 
-def test_an_optional_addition_stays_in_a_mapping_that_an_earlier_override_makes(snapshot):
+def test_an_optional_addition_stays_in_a_mapping_that_another_override_makes(snapshot):
     addition = Override("+queue.storage.on=1", "env/ray/dev.yaml", optional=True)
+    assert composed(snapshot, addition, "+queue.storage.size=2").left_out == ()
     assert composed(snapshot, "+queue.storage.size=2", addition).left_out == ()
     assert composed(snapshot, Override("+queue.storage.on=1", "env/ray/dev.yaml")).left_out == ()  # not optional
+    optional = Override("queue.storage.size=2", "env/ray/dev.yaml", optional=True)  # it makes none
+    assert set(composed(snapshot, addition, optional).left_out) == {addition, optional}
 
 
 def test_an_optional_addition_to_an_existing_key_sets_it_with_two_plusses(snapshot):

@@ -137,6 +137,7 @@ def _noted(overrides: Sequence[Override]) -> Iterator[_Own]:
     yaml_module: Any = yaml
     apply, slow, own = loader._apply_overrides_to_config, yaml.SafeLoader, _Own()
     optional = {override.text: override for override in overrides if override.optional}
+    needed = [f"{override.parts()[1]}." for override in overrides if not override.optional]
 
     def note(given: Any, config: Any) -> None:
         own.config = config
@@ -145,9 +146,10 @@ def _noted(overrides: Sequence[Override]) -> Iterator[_Own]:
                 own.changes[each.input_line] = (_value(config, each.key_or_group), each.value())
         for each in given:
             override, above = optional.get(each.input_line), each.key_or_group.rpartition(".")[0]
+            is_there = isinstance(_value(config, above), Mapping) or any(key.startswith(f"{above}.") for key in needed)
             if override is None:
                 apply([each], config)
-            elif above and "+" in override.parts()[0] and not isinstance(_value(config, above), Mapping):
+            elif above and "+" in override.parts()[0] and not is_there:  # nor does another override make it
                 own.left_out.append(override)
             else:
                 try:
