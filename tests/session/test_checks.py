@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -70,7 +71,11 @@ def test_a_run_that_did_not_come_to_its_end_is_no_pass(evidence, tmp_path, run, 
     assert found == checks.Result("workloads", CLAIMS["workloads"], "nothing", [], why)
     assert (found.passed, found.failed, found.word) == (False, False, "skip")
     only = checks.judge(evidence, {"workloads", "placement"})
-    assert Outcome(Session(tmp_path), evidence, only).status == 9
+    outcome = Outcome(Session(tmp_path), evidence, only)
+    said, junit = report.as_json(outcome), ElementTree.fromstring(report.as_junit(outcome))
+    assert (outcome.status, said["passed"]) == (9, False)
+    assert [junit.get(name) for name in ("tests", "failures", "skipped")] == ["2", str(len(outcome.failed)), "0"]
+    assert why in [each.get("message") for each in junit.iter("failure")]
 
 
 def test_all_runs_that_a_check_lacks_are_named(evidence):
@@ -125,8 +130,8 @@ def test_the_reports_say_why_a_job_failed(evidence, tmp_path):
     assert "## Why jobs failed\n" in page
     assert f"- grpo_b: {reason}\n  - hint: do this\n" in page
     assert "- sft_a: it recorded no end\n" in page
-    skipped = '<skipped message="grpo_b, sft_a did not train to the end" />'
-    assert skipped in (tmp_path / "junit.xml").read_text()
+    failure = '<failure message="grpo_b, sft_a did not train to the end">'
+    assert failure in (tmp_path / "junit.xml").read_text()  # there are no verdicts, which would say what that means
 
 
 def ran_with(evidence, **by_code):

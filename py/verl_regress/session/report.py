@@ -49,16 +49,15 @@ class Outcome:
 
     @property
     def status(self) -> int:
-        """The exit status: 9 for a failed check, with ONLY also for one that was skipped, else what the verdicts say."""
-        is_answer = self.verdicts or (self.checks and all(check.passed for check in self.checks))
-        if self.failed or not is_answer:
+        """The exit status: 9 for a failed check, else what the verdicts say."""
+        if self.failed or not (self.verdicts or self.checks):
             return verdicts.STATUS[Word.REGRESSED]
         return verdicts.status(self.verdicts, self.allow) if self.verdicts else 0
 
     @property
     def failed(self) -> list[str]:
-        """The names of the checks that failed: with any there is no answer."""
-        return [check.name for check in self.checks if check.failed]
+        """The names of the checks that failed, without verdicts (ONLY) also of those that were skipped: with any there is no answer."""
+        return [check.name for check in self.checks if check.failed or not (check.passed or self.verdicts)]
 
     @property
     def word(self) -> str:
@@ -294,8 +293,11 @@ def _jobs(evidence: Mapping[str, Any]) -> list[str]:
 def as_junit(outcome: Outcome) -> str:
     """One test per verdict and per check. A verdict that the user does not allow is a failure. If a check failed, no verdict passes."""
     of_checks = [
-        junit.Test("verify", f"{check.name}: {check.claim}", check.problems, check.skipped or "")
+        junit.Test("verify", name, check.problems or [str(check.skipped)])
+        if check.name in outcome.failed
+        else junit.Test("verify", name, skipped=check.skipped or "")
         for check in outcome.checks
+        for name in (f"{check.name}: {check.claim}",)
     ]
     of_verdicts = junit.verdict_tests(outcome.verdicts, outcome.allow, outcome.headline if outcome.failed else "")
     return junit.document("verl-regress verify", [*of_verdicts, *of_checks])
