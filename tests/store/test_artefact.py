@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import threading
 
 import pytest
@@ -175,6 +176,10 @@ def test_one_build_can_make_two_artefacts(tmp_path):
     artefact.ensure_all(targets, SOURCE, both, knob="MODEL")
     assert state_of(tmp_path / "actor") == before
     whole(targets[1])
+    shutil.rmtree(targets[0])
+    with pytest.raises(BadInput, match="critic was made from synthetic"):  # although the actor is gone
+        artefact.ensure_all(targets, Source("other", "1"), None, knob="MODEL")
+    assert [path.name for path in tmp_path.iterdir()] == ["critic"]
 
 
 def test_a_copy_of_an_artefact_gets_its_own_manifest(tmp_path):

@@ -81,9 +81,8 @@ def are_there(targets: Sequence[Path], source: Source, *, knob: str) -> bool:
 
     Raises BadInput if one exists from another source, damaged, or is not an artefact.
     """
-    for target in targets:
-        if (manifest := find(target)) is None:
-            return False
+    found = {target: manifest for target in targets if (manifest := find(target)) is not None}
+    for target, manifest in found.items():
         made_from = Source(manifest.source, manifest.revision, manifest.seed)
         if made_from != source:
             raise BadInput(
@@ -97,6 +96,8 @@ def are_there(targets: Sequence[Path], source: Source, *, knob: str) -> bool:
                 f"{target} is damaged, {first(damaged)} missing or of another size than its {MANIFEST} says: "
                 "remove that directory and run the step again."
             )
+    if len(found) < len(targets):
+        return False
     for target in targets:
         say.skip(f"{target} (exists, same source)")
     return True
