@@ -54,6 +54,16 @@ def test_no_job_yet(run, shared):
     assert run("where", "latest").is_refusal(sentence)
 
 
+def test_jobs_that_may_not_be_listed_are_not_taken_for_none(make_job, shared, monkeypatch):
+    def closed(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    make_job("one")
+    monkeypatch.setattr(os, "listdir", closed)
+    with pytest.raises(PermissionError):
+        find.newest(shared)
+
+
 @pytest.mark.parametrize("command", [["where"], ["logs"], ["wait", "--deadlines=1,2,2,3"]])
 def test_a_job_that_is_not_there(run, shared, command):
     assert run(*command, "nobody").is_refusal(

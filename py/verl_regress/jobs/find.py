@@ -22,11 +22,11 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def newest(root: SharedRoot) -> list[JobDir]:
-    """The newest attempt of every job, the most recent job first."""
+    """The newest attempt of every job, the most recent job first. Raises OSError if we may not list them."""
     found = []
     # No id begins with a dot, but the lock and a server's own directories do (.snapshot).
-    for path in root.jobs.glob("[!.]*"):
-        if path.is_dir() and not path.is_symlink():
+    for path in root.jobs.iterdir() if root.jobs.is_dir() else ():
+        if path.name[0] != "." and path.is_dir() and not path.is_symlink():
             job = JobDir(path).attempts()[-1]
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 found.append((reserved_at(job), path.name, job))
