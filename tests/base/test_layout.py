@@ -121,3 +121,9 @@ def test_a_file_is_written_in_the_place_of_a_planted_link_not_through_it(tmp_pat
         write_atomically(target, "other")
     assert target.read_text() == "text"
     assert not (tmp_path / "victim").exists()
+
+
+def test_the_lock_of_another_user_is_left_as_it_is(shared):
+    os.utime(shared.jobs_lock, (1, 1))
+    shared.ensure()
+    assert shared.jobs_lock.stat().st_mtime == 1

@@ -96,7 +96,7 @@ class SharedRoot:
             directory.mkdir(parents=True, exist_ok=True)
             if mode is not None:
                 _open(directory, mode, group)
-        if os.access(self.jobs, os.W_OK):
+        if not self.jobs_lock.exists() and os.access(self.jobs, os.W_OK):
             self.jobs_lock.touch()
         if group is not None and self.jobs_lock.exists():
             _open(self.jobs_lock, _OPEN_TO_GROUP & 0o666, group)
