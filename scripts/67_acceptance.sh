@@ -9,7 +9,7 @@
 # installation: an SFT of 4 steps with a secret, for which every node's processes, all outputs and Ray's answers are searched; a second
 # prepare; debug bundles; who can change what a job wrote. training, on GPUs: GRPO and PPO of 3 steps, a resumed PPO, and a session of SFT
 # that must find a planted fault. What did not run is listed as "skip". The report is in ${SHARED_ROOT}/acceptance/<time>/: report.txt,
-# report.json, and acceptance.tar.gz, a file to send, with the logs and the debug bundle of the SFT; secrets are hidden in all of them.
+# report.json, and acceptance.tar.gz, a file to send, with the logs and the records of the jobs; secrets are hidden in all of them.
 #
 # Knobs: CODE_ID VERL_SOURCE OVERRIDES ALLOW_MISMATCH PENDING_TIMEOUT START_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"

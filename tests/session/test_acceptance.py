@@ -120,19 +120,24 @@ def test_an_installation_that_keeps_its_promises(accept):
     assert (said.outcome.status, failed(said)) == (0, {})
     assert [name for name, (word, _) in said.results.items() if word == "ok"] == INSTALLATION
     assert [name for name, (word, _) in said.results.items() if word == "it was not run"] == TRAINING
+    assert [check["result"] for check in said.report["checks"]] == ["ok"] * 6 + ["not run"] * 4
     assert "6 of 10 checks passed, 4 not checked (exit status 0)\n" in said.outcome.out
     assert "ok      sft          SFT trains to its end (checked sft-1: 3 steps, 7 s)\n" in said.outcome.out
     assert [node["name"] for node in said.report["nodes"]] == ["head", "worker-0"]
 
 
-def test_the_file_to_send_has_the_report_and_the_bundle_and_no_secret(accept):
-    said = accept({"bundles.log": f"it is {CANARY}\n"})
+def test_the_file_to_send_has_the_records_and_no_secret(accept):
+    said = accept(
+        {"bundles.log": f"it is {CANARY}\n"},
+        change=lambda job: write(job.driver_log, f"Total training steps: 3\n{CANARY}\n"),
+    )
     with tarfile.open(said.directory / "acceptance.tar.gz") as archive:
-        home, names = archive.getnames()[0].partition("/")[0], archive.getnames()
-        log = archive.extractfile(f"{home}/logs/bundles.log").read().decode()
-    wanted = ("report.txt", "report.json", "logs/sft.log", "node-head.json", "20261127-asked.tar.gz")
-    assert {f"{home}/{name}" for name in wanted} <= set(names)
-    assert log == "it is <secret ACCEPTANCE_CANARY>\n"
+        files = {member.name.partition("/")[2]: archive.extractfile(member).read().decode() for member in archive}
+    wanted = ("report.txt", "report.json", "logs/sft.log", "node-head.json", "jobs/sft-1/config/resolved.json")
+    assert {*wanted, "jobs/sft-1/debug/20261127-asked/bundle.json"} <= set(files)
+    assert files["logs/bundles.log"] == "it is <secret ACCEPTANCE_CANARY>\n"
+    assert files["jobs/sft-1/logs/driver.log"].endswith("<secret ACCEPTANCE_CANARY>\n")
+    assert CANARY not in "".join(files.values())
 
 
 def test_what_a_job_and_a_node_ask_for_outside_is_counted_and_named(accept):
@@ -264,6 +269,18 @@ def test_no_node_watches_for_ever_and_a_look_before_the_start_does_not_count(mak
     monkeypatch.setattr(acceptance, "_LONGEST", 0.1)
     assert acceptance._watch(make_job(), "mine", leaks.written({}))["looks"] == 0
     assert acceptance._watch(make_job("running", started={}), "mine", leaks.written({}))["looks"] > 0
+
+
+def test_an_empty_secret_which_nothing_could_find_is_refused(run, stdin, make_job):
+    make_job("sft-1", ended={})
+    stdin(b"\n")
+    said = run("acceptance", "watch", "--name=now", "--node=head", "--job=sft-1", "--cluster=mine")
+    assert (said.status, "The secret on stdin is empty" in said.err) == (2, True)
+
+
+def test_without_nodes_nothing_was_searched(accept, monkeypatch):
+    monkeypatch.setattr(acceptance.evidence, "nodes", lambda api: [])
+    assert failed(accept())["secrets"] == ["no node was searched"]
 
 
 def test_a_debug_bundle_that_failed_says_why(accept):

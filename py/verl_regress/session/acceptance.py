@@ -1,6 +1,7 @@
 """`acceptance begin | watch | report`: does this installation keep its promises? For scripts/lib/acceptance.bash, which makes the steps."""
 
 import argparse
+import io
 import ipaddress
 import os
 import re
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 from verl_regress import __version__
 from verl_regress.base import processes, say, trust
-from verl_regress.base.errors import Exit, RegressError
+from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.files import as_json, now, read_json, write_atomically
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.cluster import nodes, ray_api, ray_internals
@@ -67,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     directory = root.acceptance / args.name
     secrets = {_CANARY: sys.stdin.buffer.readline().decode().strip(), "RAY_TOKEN": ray_api.token() or ""}
+    if not secrets[_CANARY]:
+        raise BadInput("The secret on stdin is empty, so no search finds it: run 'make acceptance', which makes one.")
     if args.step == "watch":
         seen = _watch(find.of_ray_id(root, args.job), args.cluster, leaks.written(secrets))
         write_atomically(directory / f"node-{args.node}.json", as_json(seen))
@@ -214,6 +217,8 @@ def _no_leak(done: Done, step: str) -> tuple[list[str], str]:
     problems += [f"the process {process} did not get it" for process, names in reports.items() if _CANARY not in names]
     if not reports:
         problems.append("no process of the job reported what it got")
+    if not done.nodes:
+        problems.append("no node was searched")
     files, processes = (sum(one.get(kind, 0) for one in done.nodes.values()) for kind in ("files", "processes"))
     return problems, (
         f"{searched}, {files} files and {processes} processes of {len(done.nodes)} nodes while the job ran; {len(reports)} processes got it"
@@ -337,7 +342,10 @@ def _report(done: Done, where: str) -> int:
     facts = {
         "time": time_now, "version": __version__, "where": where, "status": int(status), "nodes": evidence.nodes(done.api),
         "packages": [job.read_config("packages.json") for job in done.jobs[:1]],
-        "checks": [{"section": check.section, **result.plain} for check, result in zip(CHECKS, results, strict=True)],
+        "checks": [
+            {"section": check.section, "result": "not run" if result.skipped else result.word, **result.plain}
+            for check, result in zip(CHECKS, results, strict=True)
+        ],
     }  # fmt: skip
     hidden = secret_files.redactor(done.root, **done.secrets)
     written = {"report.txt": f"{text}\n", "report.json": as_json(facts)}
@@ -346,10 +354,25 @@ def _report(done: Done, where: str) -> int:
         (done.directory / name).parent.mkdir(exist_ok=True)
         write_atomically(done.directory / name, hidden.text(said))
     archive = done.directory / "acceptance.tar.gz"
-    bundles = (path for job in done.jobs for path in job.debug.glob("*.tar.gz"))
-    content = [*sorted(done.directory.iterdir()), *sorted(bundles)]
     with tarfile.open(archive, "w:gz") as target:
-        for path in content:
-            target.add(path, f"acceptance-{done.directory.name}/{path.name}")
+        for name, path in _to_send(done):
+            content = hidden.text(path.read_text(encoding="utf-8", errors="replace")).encode()
+            member = tarfile.TarInfo(f"acceptance-{done.directory.name}/{name}")
+            member.size, member.mtime = len(content), int(path.stat().st_mtime)
+            target.addfile(member, io.BytesIO(content))
     print(say.shown(f"{text}\nreport: {done.directory}/report.txt, report.json; to send: {archive}"))
     return status
+
+
+def _to_send(done: Done) -> Iterator[tuple[str, Path]]:
+    """The report and the records of its jobs, without checkpoints and samples, by the name in the archive."""
+    homes = [("", done.directory)]
+    homes += [
+        (f"jobs/{job.ray_id}/{part}/", job.path / part)
+        for job in done.jobs
+        for part in ("config", "state", "logs", "debug")
+    ]
+    for name, home in homes:
+        for path in sorted(home.rglob("*")):
+            if path.is_file() and not path.name.endswith((".tar.gz", ".tmp")):
+                yield f"{name}{path.relative_to(home)}", path
