@@ -4,11 +4,13 @@
 
 # Seconds in which a node says its address, tries all that it can, and judges what all nodes said.
 DOCTOR_REACHES=15 DOCTOR_TRIES=55 DOCTOR_JUDGES=20
+DOCTOR_PIDS=() # what runs for the nodes
 
 # doctor::run [--quick] [--gate] [--running]: asks all nodes at once, and prints what their answers mean. Returns 9 if there is an alarm.
 doctor::run() {
   local node dir answer nodes=() judge=''
   cli::temp_dir dir
+  cli::on_exit doctor::_end_asked
   set -- "$@" --run="$(date +%s)-$$"
   doctor::_ask "$dir" address "$DOCTOR_REACHES" "$(node::list)" node::address
   for node in $(node::list); do
@@ -31,18 +33,23 @@ doctor::run() {
 # doctor::_ask DIR KIND SECONDS NODES COMMAND ARG...: runs COMMAND NODE ARG... for each word of NODES, all at once. What each prints is in
 # DIR/NODE.KIND, what it says on stderr in DIR/NODE.said, and DOCTOR_STATUS is the last one's. One that is late is ended, with its children.
 doctor::_ask() {
-  local dir=$1 kind=$2 longest=$3 asked=$4 node pids=()
+  local dir=$1 kind=$2 longest=$3 asked=$4 node
   shift 4
-  set -m # a process group each
+  DOCTOR_STATUS=0 DOCTOR_PIDS=()
+  [[ -n $asked ]] || return 0 # `wait` without a process would wait for all, also for the pulse of log::while
+  set -m                      # a process group each
   for node in $asked; do
     ("$1" "$node" "${@:2}") </dev/null >"${dir}/${node}.${kind}" 2>"${dir}/${node}.said" &
-    pids+=("$!")
+    DOCTOR_PIDS+=("$!")
   done
   set +m
-  wait::until "$longest" - doctor::_have_ended "${pids[@]}" || kill -- "${pids[@]/#/-}" 2>/dev/null || true
-  DOCTOR_STATUS=0
-  wait "${pids[@]}" 2>/dev/null || DOCTOR_STATUS=$?
+  wait::until "$longest" - doctor::_have_ended "${DOCTOR_PIDS[@]}" || doctor::_end_asked
+  wait "${DOCTOR_PIDS[@]}" 2>/dev/null || DOCTOR_STATUS=$?
+  DOCTOR_PIDS=()
 }
+
+# doctor::_end_asked: ends what still runs for a node; Ctrl-C does not reach those process groups.
+doctor::_end_asked() { ((${#DOCTOR_PIDS[@]} == 0)) || kill -- "${DOCTOR_PIDS[@]/#/-}" 2>/dev/null || true; }
 
 doctor::_have_ended() {
   local pid

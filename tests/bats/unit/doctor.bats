@@ -15,6 +15,7 @@ setup() {
           shift 3
           exec "$@"
         fi
+        [[ ! -e ${BOX}/down ]] || exit 1
         [[ $words != *" hostname "* ]] || { echo 10.0.0.1 && exit; }
         cat >/dev/null
         node=${words#*--node=}
@@ -67,6 +68,23 @@ doctor() { sandbox::run WORKERS=1 "$@"; }
   doctor scripts/11_doctor.sh
   assert_status 8
   [[ $output == *'error   No node of mvp11 runs the doctor (head'*"): bring the cluster up with 'make up'."* ]] || fail 'another sentence'
+}
+
+@test "on a cluster that is down, make doctor says so and ends" {
+  touch "${BOX}/down"
+  sandbox::lines WORKERS=1 <<<'timeout 60 scripts/11_doctor.sh' # it must not wait for its own progress lines
+  assert_status 8
+  [[ $output == *"error   No node of mvp11 runs the doctor (head: "*"): bring the cluster up with 'make up'."* ]] || fail 'another sentence'
+}
+
+@test "make doctor that is interrupted ends what it runs for the nodes" {
+  sandbox::lines WORKERS=1 <<'SH'
+node::address() { kill -TERM "$$"; sleep 318; } # rule-ok: it hangs
+doctor::run
+SH
+  assert_status 143
+  SECONDS=0
+  while pgrep -fx 'sleep 318' >/dev/null; do ((SECONDS < 10)) || fail 'it still runs'; done
 }
 
 @test "a node whose transport hangs has a deadline, and what runs for it is ended" {
