@@ -143,8 +143,9 @@ compose::run() {
 # compose::ensure_up: all containers of this cluster run, with the current settings; those beyond WORKERS are removed. Before it
 # changes anything, it finds out which running containers would end, and refuses if jobs would end with them.
 compose::ensure_up() {
-  local why='' changed remade=() surplus=() missing=() ended=()
-  owner::refuse "$(compose::owners | owner::first_other)"
+  local why='' other changed remade=() surplus=() missing=() ended=()
+  other=$(compose::owners | owner::first_other)
+  owner::refuse "$other"
   compose::_compare
   output::read_lines changed cluster_knobs::changed containers
   ((${#remade[@]} + ${#surplus[@]} == 0)) || why=$(compose::_why)
