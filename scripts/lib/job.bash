@@ -231,9 +231,17 @@ job::_end_leftovers_on() { ! node::is_alive "$1" || helper::run "$1" leftovers "
 # job::deadlines: the four limits of a wait, as a word for the helper.
 job::deadlines() { printf -- '--deadlines=%s,%s,%s,%s\n' "$PENDING_TIMEOUT" "$START_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }
 
+# job::need_small WHAT FILE: a megabyte of YAML takes 20 seconds to read, and what a user writes has a few kilobytes.
+job::need_small() {
+  local size
+  size=$(stat -Lc %s -- "$2")
+  ((size <= 262144)) || cli::die 2 "$1 has ${size} bytes, and at most 262144 are read: is it the right file?"
+}
+
 # job::take FILE WHAT COPY: copies a file that the user wrote, and knows as WHAT.
 job::take() {
   local file=${1/#\~\//${HOME}/} # a suite may name it so
   [[ -f $file && -r $file ]] || cli::die 2 "$2 '$(cli::shown "$1")' is not a readable file: name one that is."
+  job::need_small "$2 '$(cli::shown "$1")'" "$file"
   cp -- "$file" "$3"
 }

@@ -6,6 +6,7 @@
 verify::check() {
   verify::refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED
   VERIFY_SUITE=$(verify::suite_file)
+  job::need_small "SUITE '$(cli::shown "$SUITE")'" "$VERIFY_SUITE"
   snapshot::check CODE_A >/dev/null
   snapshot::check CODE_B >/dev/null
 }

@@ -49,6 +49,13 @@ print(json.loads(knobs, strict=False).get(sys.argv[2], [""])[0], end=".")' "${BO
   [[ ! -e ${BOX}/words ]]
 }
 
+@test "a JobSpec of a megabyte is refused by its size, before it is sent or read" {
+  head -c 1000000 /dev/zero | tr '\0' '#' >"${HERE}/big.yaml"
+  sandbox::run scripts/44_submit_sdk.sh big.yaml
+  assert_error 2 "the JobSpec 'big.yaml' has 1000000 bytes, and at most 262144 are read: is it the right file?"
+  [[ ! -e ${BOX}/words ]]
+}
+
 # bats test_tags=slow
 @test "every script that submits passes on the knobs that are set for a job" {
   for script in 40_submit_ppo_epoch1 41_submit_grpo_epoch1 42_submit_sft_minimal 44_submit_sdk '43_submit_jobspec jobspecs/ppo.yaml'; do
