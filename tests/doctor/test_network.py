@@ -98,6 +98,15 @@ def test_large_message_and_health_check_without_an_answer_are_found(meet, monkey
     ]
 
 
+def test_connection_that_breaks_is_no_health_check_without_an_answer(port):
+    async def trips():
+        server = await asyncio.start_server(lambda _reader, writer: writer.transport.abort(), "127.0.0.1", port)
+        async with server:
+            return await network._trips(*await asyncio.open_connection("127.0.0.1", port))
+
+    assert asyncio.run(trips()) == (ALARM, "the connection broke")
+
+
 def test_packets_that_are_sent_again_and_round_trips_that_are_long_are_found(meet, monkeypatch):
     for again, fastest, status in ((40, 100, ALARM), (2, 100, OK), (0, 80_000, ALARM)):
         monkeypatch.setattr(network.struct, "unpack_from", lambda *_, counts=(again, fastest, 800): counts)
@@ -204,6 +213,7 @@ def test_a_variable_names_interfaces_as_nccl_reads_it(asked, address):
     [
         (0, "NCCL version 2.28.3\n500 MB/s\n", OK, "500 MB/s"),
         (1, "Traceback:\nConnection refused\n", ALARM, "Connection refused"),
+        (124, "ready\n", ALARM, "it began on all workers, and does not end"),
         (124, "", SKIPPED, "torch was not ready on all workers in 25 s"),
     ],
 )

@@ -42,9 +42,10 @@ _LARGE = b"x" * (1 << 18) + b"\n"
 _ALL_REDUCE = """
 import datetime, os, sys, time, torch, torch.distributed as d
 rank, size, (address, backend) = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-store = d.TCPStore(address, 45003, size, rank == 0)
-d.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=12))
 data = torch.ones(1 << 22, device="cuda" if backend == "nccl" else "cpu")
+store = d.TCPStore(address, 45003, size, rank == 0)
+print("ready", flush=True)
+d.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=12))
 d.all_reduce(data[:1])
 began = time.monotonic()
 d.all_reduce(data)
@@ -103,6 +104,8 @@ async def _of_peers(plan: Plan, choices: Mapping[str, str], seen: list[Seen]) ->
         backend = "nccl" if plan.profile in _WITH_NCCL else "gloo"
         words = ["timeout", "25", sys.executable, "-c", _ALL_REDUCE, str(workers.index(plan.node)), str(len(workers))]
         ran = subprocess.run([*words, plan.nodes[workers[0]], backend], capture_output=True, text=True, check=False)
+        if ran.returncode == 124 and "ready" in ran.stdout:
+            ran.returncode, ran.stderr = 1, "it began on all workers, and does not end"
         status = {0: OK, 124: SKIPPED}.get(ran.returncode, ALARM)
         what = last_line(ran.stderr if ran.returncode else ran.stdout, "torch was not ready on all workers in 25 s")
     if plan.node in workers:
@@ -282,6 +285,8 @@ async def _trips(reader: StreamReader, writer: StreamWriter) -> tuple[str, str]:
         began = time.monotonic()
         writer.write(b"x" * 50 + b"\n")  # one at a time: several packets may be sent again because the peer is busy
         if not await _heard(reader, _HEALTH_CHECK):
+            if reader.at_eof() or reader.exception():
+                return ALARM, "the connection broke"
             return ALARM, f"no answer in {_HEALTH_CHECK:.0f} s, as long as Ray's health check waits"
         slowest = max(slowest, 1000 * (time.monotonic() - began))
         await asyncio.sleep(0.005)
