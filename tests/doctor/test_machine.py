@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -44,6 +43,7 @@ def node(tmp_path, monkeypatch):
         rays=(),
         environ=(),
         says="",
+        smi="",
         **files,
     ):
         root = tmp_path / name
@@ -61,18 +61,22 @@ def node(tmp_path, monkeypatch):
                 (root / path).write_text(text)
         table = {pid: Process(1, 1, 0.0, environ, command) for pid, command, *environ in rays}
         statvfs = SimpleNamespace(f_blocks=room[0], f_frsize=1, f_bavail=room[1])
-        ran = subprocess.CompletedProcess([], 1 if says else 0, "", says)
+
+        def asked(_seconds, *words):
+            return (0, smi) if words[0] == "nvidia-smi" else (1 if says else 0, says)
+
         with monkeypatch.context() as patch:
             patch.setattr(machine, "ROOT", root)
             patch.setattr(machine.os, "statvfs", lambda _path: statvfs)
             patch.setattr(machine.processes, "table", lambda: table)
-            patch.setattr(machine.subprocess, "run", lambda *_args, **_options: ran)
+            patch.setattr(machine, "_asked", asked)
             for key, value in environ:
                 patch.setenv(key, value)
             knobs = {**KNOBS, "PROFILE": profile}
             facts = machine.facts(Plan(NODES, "/private", knobs, quick, node=name, trains=trains))
         assert {(seen.status, seen.where) for seen in facts["seen"]} <= {(ALARM, name)}
         json.dumps(facts)
+        make.gpus = facts["gpus"]
         return [(seen.code, seen.seen) for seen in facts["seen"]]
 
     return make
@@ -103,6 +107,8 @@ FAULTS = {
     "a GPU is missing": ({"profile": "gpu", "dev__nvidia1": None}, "VR-MACH-11", "it has 1 (nvidia0), and 2 are its own"),
     "a GPU in the head": ({"name": "head", "dev__nvidia0": ""}, "VR-MACH-11", "it has 1 (nvidia0), and 0 are its own"),
     "driver": ({"profile": "gpu", "says": "Traceback:\nRuntimeError: the driver is too old"}, "VR-MACH-12", "RuntimeError: the driver is too old"),
+    "ECC": ({"profile": "gpu", "smi": "GPU-1, [N/A], Not Active, Not Active\nGPU-2, 3, Not Active, Not Active\n"}, "VR-MACH-13", "GPU-2: 3 uncorrected ECC errors"),
+    "heat": ({"profile": "gpu", "smi": "WARNING: infoROM is corrupted\nGPU-1, 0, Not Active, Active\n"}, "VR-MACH-13", "GPU-1 is slowed down by its hardware (heat or power)"),
 }  # fmt: skip
 
 
@@ -121,6 +127,20 @@ def test_directory_of_another_user_is_found(node, monkeypatch):
 @pytest.mark.parametrize("when", ["quick", "trains"])
 def test_gpu_is_not_tried_if_it_must_be_quick_or_a_job_trains(node, when):
     assert node(profile="gpu", says="CUDA out of memory", **{when: True}) == []
+
+
+def test_gpu_of_two_workers_is_found(node):
+    facts = {}
+    for name, second in (("head", 1), ("worker-0", 2), ("worker-1", 3)):
+        node(name, "gpu", smi=f"GPU-1, 0, Not Active, Not Active\nGPU-{second}, 0, Not Active, Not Active\n")
+        facts[name] = {"gpus": node.gpus}
+    assert list(machine._judge_owners(facts, None)) == [("VR-MACH-15", ALARM, "worker-0, worker-1", "each has GPU-1")]
+
+
+def test_program_that_hangs_or_is_not_there_is_an_answer():
+    assert machine._asked(0, "sleep", "9") == (124, "no answer in 0 s")
+    assert machine._asked(9, "verl-regress-nothing") == (127, "it is not there")
+    assert machine._asked(9, "sh", "-c", "echo no >&2; exit 3") == (3, "no\n")
 
 
 def test_machine_may_have_a_little_less_memory_than_it_is_sold_with(node):

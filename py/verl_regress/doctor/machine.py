@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from importlib.util import find_spec
@@ -22,15 +23,17 @@ ROOT = Path("/")  # tests have another one
 # and 2.7 GiB on a worker (docs/doctor.md). On GPUs: what Ray asks for, and MIN_MEMORY_GIB.
 _OPEN_FILES, _OPEN_FILES_ON_GPUS, _STACK = 512, 4096, 1024 * 1024
 _HEAD_GIB, _REHEARSAL_GIB, _TMP_GIB = 1.0, 3.0, 0.5
+# The first is the GPU's id; each other one says "Active" if the hardware slows the GPU down.
+_SMI = "uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_slowdown,clocks_throttle_reasons.hw_thermal_slowdown"
 _TRIAL = "import torch; torch.ones(9, device='cuda'); assert torch.backends.cudnn.is_available(), 'there is no cuDNN'"
 
 
 def facts(plan: Plan) -> dict[str, Any]:
     """What is wrong with this node."""
-    problems = [*_limits(plan), *_space(plan), *_processes(), *_devices(plan)]
-    if plan.profile == "gpu" and plan.node != "head" and not plan.quick and not plan.trains:
-        problems += _trial()
-    return {"seen": [Seen(code, ALARM, plan.node, seen) for code, seen in problems], **_versions(plan)}
+    problems, gpus = [*_limits(plan), *_space(plan), *_processes(), *_devices(plan)], list[str]()
+    if plan.profile == "gpu" and plan.node != "head" and not plan.quick:
+        problems += [*_gpus(gpus), *(() if plan.trains else _trial())]
+    return {"seen": [Seen(code, ALARM, plan.node, seen) for code, seen in problems], "gpus": gpus, **_versions(plan)}
 
 
 def _read(path: str) -> str:
@@ -107,9 +110,33 @@ def _devices(plan: Plan) -> Iterator[tuple[str, str]]:
 def _trial() -> Iterator[tuple[str, str]]:
     """Driver, CUDA and cuDNN, as the torch of this image finds them."""
     if find_spec("torch"):
-        ran = subprocess.run([sys.executable, "-c", _TRIAL], capture_output=True, text=True, timeout=40, check=False)
-        if ran.returncode:
-            yield "VR-MACH-12", last_line(ran.stderr, f"exit status {ran.returncode}")
+        status, said = _asked(40, sys.executable, "-c", _TRIAL)
+        if status:
+            yield "VR-MACH-12", last_line(said, f"exit status {status}")
+
+
+def _gpus(uuids: list[str]) -> Iterator[tuple[str, str]]:
+    """What nvidia-smi says of this node's GPUs, where it is there; `uuids` gets their ids."""
+    _, said = _asked(5, "nvidia-smi", f"--query-gpu={_SMI}", "--format=csv,noheader")
+    for uuid, errors, *slowed in (line.split(", ") for line in said.splitlines() if line.startswith("GPU-")):
+        uuids.append(uuid)
+        if errors.isdecimal() and int(errors):
+            yield "VR-MACH-13", f"{uuid}: {errors} uncorrected ECC errors"
+        if "Active" in slowed:
+            yield "VR-MACH-13", f"{uuid} is slowed down by its hardware (heat or power)"
+
+
+def _asked(seconds: int, *words: str) -> tuple[int, str]:
+    """A program's exit status, and what it said. Nobody waits for one that hangs in the driver: it may not even be killed."""
+    try:
+        ran = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        said, _ = ran.communicate(timeout=seconds)
+    except FileNotFoundError:
+        return 127, "it is not there"
+    except subprocess.TimeoutExpired:
+        ran.kill()
+        return 124, f"no answer in {seconds} s"
+    return ran.returncode, said
 
 
 def _versions(plan: Plan) -> dict[str, Any]:
@@ -117,6 +144,15 @@ def _versions(plan: Plan) -> dict[str, Any]:
     known = metadata.distributions(name="ray") if plan.quick else metadata.distributions()
     packages = {plain_name(one.metadata["Name"]): one.version for one in known if one.metadata["Name"]}
     return {"Python": platform.python_version(), "ray": packages.pop("ray", "none"), "packages": packages}
+
+
+def _judge_owners(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
+    owners = defaultdict(list)
+    for node, uuid in ((node, uuid) for node, found in facts.items() for uuid in found["gpus"]):
+        owners[uuid].append(node)
+    for uuid, nodes in owners.items():
+        if len(nodes) > 1:
+            yield Seen("VR-MACH-15", ALARM, ", ".join(nodes), f"each has {uuid}")
 
 
 def _judge_versions(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
@@ -151,6 +187,10 @@ CHECKS = (
           "correct GPUS_PER_WORKER, GPU_IDS or WORKER_DEVICES, and run 'make down up'"),
     Check("VR-MACH-12", "use a GPU from torch, and cuDNN", "a job cannot train there",
           "install a newer driver on the host, or name an image for its CUDA with cuDNN in NODE_IMAGE", quick=False, only="gpu"),
+    Check("VR-MACH-13", "GPUs without errors, at full speed", "a job fails or is slow there",
+          "leave it out with GPU_IDS, and have it cooled, reset or replaced", quick=False, only="gpu"),
+    Check("VR-MACH-15", "each GPU belongs to one worker", "two workers share its memory and its time",
+          "correct GPU_IDS, or gpus= in HOSTS_FILE, and run 'make down up'", _judge_owners, quick=False, only="gpu"),
     Check("VR-STACK-01", "compare Ray, Python and the workers' packages", "a node is refused, or a job fails or trains differently",
           "give all nodes one image ('make build down up', NODE_IMAGE), or one environment (path= in NODES_FILE, NODES_PATH)",
           _judge_versions),
