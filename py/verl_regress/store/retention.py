@@ -202,7 +202,7 @@ class _Survey:
             return "another user's"
         if closed:
             return f"{first(closed)} cannot be read, and may use it"
-        return _YOUNG if self._is_young(path.stat().st_mtime) else None
+        return _YOUNG if self._is_young((path / snapshot.RECORD_FILE).stat().st_mtime) else None
 
     def _read(self, job: JobDir) -> _Job:
         attempts = job.attempts()
