@@ -260,7 +260,7 @@ def test_a_dry_run_names_the_same_and_changes_nothing(run, gc, old, snapshots):
 
 
 def test_young_snapshots_and_directories_that_are_none_stay(gc, snapshots):
-    os.utime(snapshots.snapshots / "codeB")
+    os.utime(snapshots.snapshots / "codeB" / snapshot.RECORD_FILE)
     write(snapshots.snapshots / "mine" / "notes.txt", "no snapshot of ours")
     (snapshots.snapshots / ".123.abc.tmp").mkdir()
     gc("--keep=0")
