@@ -12,7 +12,7 @@ import pytest
 from shared_fixtures import write
 from streams import state_of, tar
 
-from verl_regress.base import lock
+from verl_regress.base import layout, lock
 from verl_regress.base.layout import JobDir
 from verl_regress.store import retention, snapshot
 from verl_regress.store.retention import uncollected
@@ -205,6 +205,22 @@ def test_what_a_job_that_is_not_over_reads_and_runs_from_stays(gc, old, snapshot
     assert has_none(parent)
 
 
+def test_old_versions_of_the_helper_go_but_the_one_in_use_and_those_of_jobs_that_are_not_over(
+    gc, old, snapshots, monkeypatch
+):
+    monkeypatch.setattr(layout, "HELPER_DIR", snapshots.helpers / "cccccccccccc")
+    child = old("child", 49, ended=None, has_checkpoint=False)
+    plans(child, cluster="d", entrypoint=f"python3 {snapshots.helpers}/aaaaaaaaaaaa/py/run.py launch x")
+    of_group = "0123456789abcdef/dddddddddddd"
+    for name in ("aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc", of_group, "packages-cpython-311-x86_64"):
+        write(snapshots.helpers / name / "py/run.py", "")
+    assert "removed helper" not in gc("--keep=0")  # they are young
+    monkeypatch.setattr(retention.time, "time", lambda now=time.time: now() + 2 * DAY)
+    assert "keep 1 (the job child runs from it): aaaaaaaaaaaa" in gc("--keep=0")
+    assert sorted(path.name[:4] for path in snapshots.helpers.iterdir()) == ["0123", "aaaa", "cccc", "pack"]
+    assert not (snapshots.helpers / of_group).exists()
+
+
 def test_checkpoints_of_every_attempt_go_with_the_job(gc, ray, old):
     job = old("again", 80)
     second = job.numbered(2)
@@ -224,7 +240,7 @@ def test_checkpoints_of_every_attempt_go_with_the_job(gc, ray, old):
     assert second.read_state("collected")["checkpoints"] == ["global_step_20"]
 
 
-def test_what_a_link_leads_to_stays(gc, old, snapshots):
+def test_what_a_link_leads_to_stays(gc, old, snapshots, tmp_path):
     kept = old("kept", 50)
     for name in ("whole", "one"):
         old(name, 80)
@@ -233,12 +249,15 @@ def test_what_a_link_leads_to_stays(gc, old, snapshots):
     (jobs / "whole" / "checkpoints").symlink_to(kept.checkpoints)
     (jobs / "one" / "checkpoints" / "global_step_20").symlink_to(kept.checkpoints / "global_step_10")
     (snapshots.snapshots / "codeD").symlink_to("codeA")
+    mine = write(tmp_path / "mine" / "aaaaaaaaaaaa" / "notes.txt", "mine")
+    snapshots.helpers.symlink_to(tmp_path / "mine")
     age(jobs / "one", 80)
     before = state_of(kept.path)
     gc("--keep=1")
     assert state_of(kept.path) == before
     assert [path.name for path in (jobs / "one" / "checkpoints").iterdir()] == ["global_step_20"]
     assert (snapshots.snapshots / "codeD").is_symlink()
+    assert mine.exists()
 
 
 def test_a_dry_run_names_the_same_and_changes_nothing(run, gc, old, snapshots):

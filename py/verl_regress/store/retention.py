@@ -1,4 +1,4 @@
-"""`make gc`: which checkpoints and snapshots nobody needs any more, and who needs the others.
+"""`make gc`: which checkpoints, snapshots and versions of the helper nobody needs any more, and who needs the others.
 
 A job's config/, logs/, state/ and debug/ and the reports of sessions are never removed. What can be reached from a root stays: from the
 newest KEEP jobs that have checkpoints, a job that may still run, a session that is not over, a job of another checkout, cluster or user, a
@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base import lock, say
+from verl_regress.base import layout, lock, say
 from verl_regress.base.errors import first, printable
 from verl_regress.base.files import read_text
 from verl_regress.base.layout import JobDir, SharedRoot
@@ -39,6 +39,7 @@ _SESSION = 7 * 86400.0  # seconds without new evidence: until then, a session ma
 _YOUNG = "less than a day old"
 _GONE = ".gone"
 _NAME = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)"
+_HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash
 
 
 def uncollected(root: SharedRoot) -> AbstractContextManager[None]:
@@ -64,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
             _finish(root, jobs)
         survey = _Survey(root, args, jobs)
         waste = []
-        for what, things in (("jobs with checkpoints", survey.jobs()), ("snapshots", survey.snapshots())):
+        kinds = {"jobs with checkpoints": survey.jobs, "snapshots": survey.snapshots, "helper versions": survey.helpers}
+        for what, things in ((what, found()) for what, found in kinds.items()):
             for line in _lines(what, things):
                 say.info(line)
             waste += [each for thing in things if thing.reason is None for each in thing.waste]
@@ -91,7 +93,7 @@ def _mb(size: int) -> str:
 def _finish(root: SharedRoot, jobs: Iterable[JobDir]) -> None:
     """Delete what a gc of ours that was killed has left."""
     attempts = (attempt for job in jobs for attempt in job.attempts())
-    places = [root.snapshots, *(attempt.checkpoints for attempt in attempts)]
+    places = [root.snapshots, *_helper_homes(root), *(attempt.checkpoints for attempt in attempts)]
     for path in (path for place in places for path in _entries(place)):
         if path.name.startswith(".") and path.suffix == _GONE and is_mine(path):
             artefact.delete(path)
@@ -180,29 +182,38 @@ class _Survey:
         home, known = self._root.snapshots, snapshot.list_snapshots(self._root)
         used = {code: f"the job {job.name} uses it" for job in reversed(users) for code in job.names(home)}
         paths = [path for path in _entries(home) if path.name in known]
-        return [
-            _Thing(
-                path.name,
-                self._named(path.name, known[path.name])
-                or used.get(path.name)
-                or self._claim_on(path.name)
-                or self._other(path),
-                [Waste(f"snapshot {path.name}", [path])],
-            )
+        reasons = [
+            self._named(path.name, known[path.name]) or used.get(path.name) or self._claim_on(path.name)
             for path in paths
         ]
+        return [
+            self._thing("snapshot", path, (path / snapshot.RECORD_FILE).stat().st_mtime, reason)
+            for path, reason in zip(paths, reasons, strict=True)
+        ]
+
+    def helpers(self) -> list[_Thing]:
+        """The versions of the helper. A job keeps the one that it started with."""
+        paths = [path for home in _helper_homes(self._root) for path in _entries(home) if _HELPER.fullmatch(path.name)]
+        running = [(job.name, job.plan or "") for job in self._jobs if not job.is_over]
+        used = {
+            path.name: f"the job {job} runs from it" for path in paths for job, plan in running if path.name in plan
+        }
+        used[layout.HELPER_DIR.name] = "in use"
+        return [self._thing("helper", path, path.stat().st_ctime, used.get(path.name)) for path in paths]
 
     def _named(self, code: str, record: snapshot.Record) -> str | None:
         return None if {code, record["source"]}.isdisjoint(self._args.named) else "CODE_ID, CODE_A or CODE_B names it"
 
-    def _other(self, path: Path) -> str | None:
-        """Why a snapshot stays that no knob, no plan and no session names."""
+    def _thing(self, kind: str, path: Path, made: float, reason: str | None) -> _Thing:
+        """A snapshot or a helper, which may stay though no knob, no plan and no session names it."""
         closed = [job.name for job in self._jobs if job.plan is None]
-        if not is_mine(path):
-            return "another user's"
-        if closed:
-            return f"{first(closed)} cannot be read, and may use it"
-        return _YOUNG if self._is_young((path / snapshot.RECORD_FILE).stat().st_mtime) else None
+        if reason is None and not is_mine(path):
+            reason = "another user's"
+        elif reason is None and closed:
+            reason = f"{first(closed)} cannot be read, and may use it"
+        elif reason is None and self._is_young(made):
+            reason = _YOUNG
+        return _Thing(path.name, reason, [Waste(f"{kind} {path.name}", [path])])
 
     def _read(self, job: JobDir) -> _Job:
         attempts = job.attempts()
@@ -297,6 +308,10 @@ def _entries(directory: Path) -> list[Path]:
         if not directory.is_symlink():
             return [path for path in sorted(directory.glob("*")) if not path.is_symlink()]
     return []
+
+
+def _helper_homes(root: SharedRoot) -> list[Path]:
+    return [root.helpers, *_entries(root.helpers)]  # with SHARED_GROUP each checkout has a folder in it
 
 
 def _states(path: Path) -> Iterator[os.stat_result]:
