@@ -184,7 +184,8 @@ def _sentence_on_noise() -> str:
     return (
         "A against A: two runs of the same code with one seed, made noisy by `tests/recorded/calibration/noise.patch`. A session of\n"
         f"{SESSION} pairs is the smallest one that can show a difference; a pair alone is an alarm only if it is wrong on its face. The bounds are\n"
-        f"of Clopper and Pearson, one-sided. *Held out* are the pairs from {SEEN + 1} on: they were run after the last rule of the judge was made."
+        f"of Clopper and Pearson, one-sided. *Held out* are the pairs from {SEEN + 1} on: they were run after the last rule\n"
+        "that judges them was made. Only the rules for replay are newer, and these pairs are judged without replay."
     )
 
 
