@@ -253,6 +253,14 @@ def test_bad_input(tmp_path, capsys, b, sentence):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("words", [["{0}", "--against", ""], ["", "--against", "{0}"], ["{0}", "--against", "{0}", "--perturbed", ""], ["history", "{0}", ""]])  # fmt: skip
+def test_an_empty_name_is_not_the_current_directory(tmp_path, capsys, monkeypatch, words):
+    monkeypatch.chdir(unpack(tmp_path, GRPO[0]))
+    run = unpack(tmp_path, GRPO[1])
+    found = command.main([word.format(run) for word in words]), *capsys.readouterr()
+    assert found == (2, "", "error   A RUN is '', which names nothing: give a metrics.jsonl.\n")
+
+
 @pytest.mark.slow
 def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
     jobs = [str(unpack(tmp_path, name)) for name in GRPO]
@@ -294,6 +302,15 @@ def test_it_runs_alone(tmp_path):
     modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in ran.stderr.splitlines() if "|" in line}
     assert "verl_verdict" in modules
     assert modules.isdisjoint({"ray", "verl_regress", "verl", "torch", "yaml"})
+
+
+@pytest.mark.parametrize("module", ["verl_verdict", "verl_regress.jobs.recorded_run"])
+@pytest.mark.parametrize("package", ["numpy", "scipy"])
+def test_a_package_that_is_not_installed_is_one_sentence(module, package):
+    program = f"import runpy, sys; sys.modules['{package}'] = None; sys.argv[1:] = ['a', '--against', 'b']; runpy.run_module('{module}', run_name='__main__')"
+    ran = python("-c", program, env={**os.environ, "PYTHONPATH": f"{REPO / 'judge'}:{REPO / 'py'}"})
+    sentence = f"error   The Python {sys.executable} has no package '{package}', which the judge needs: 'pip install {package}' brings it.\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", sentence)
 
 
 # ---- history

@@ -17,6 +17,7 @@ from verdict_runs import edit, generator, noisy
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import recorded_points
 from verl_verdict import changes, exact, history, history_page, metrics, speed, trends
+from verl_verdict.comparable import REPLAY
 from verl_verdict.history import Point
 
 pytestmark = pytest.mark.slow
@@ -67,6 +68,13 @@ def test_a_metric_that_the_case_ignores_has_no_change():
     values = [*[0.5] * 8, *[0.9] * 8]
     assert [each[0] for each in found(history.groups_of(series(values)))] == ["critic/score/mean"]
     assert found(history.groups_of(series(values, ignore=("critic/score/mean",)))) == []
+
+
+@pytest.mark.parametrize(("facts", "word"), [({}, "worse"), ({REPLAY: "True"}, "changed")])
+def test_with_replay_a_larger_mismatch_is_not_worse(facts, word):
+    points = series([*[0.002] * 8, *[0.02] * 8], "training/rollout_probs_diff_mean")
+    points = [dataclasses.replace(each, run=dataclasses.replace(each.run, facts=facts)) for each in points]
+    assert [each.word for each in changes_of(history.groups_of(points))] == [word]
 
 
 class TestSteps:

@@ -6,11 +6,13 @@ import pytest
 from verdict_runs import edit, generator, session
 
 from verl_verdict import judge, outliers
+from verl_verdict.comparable import REPLAY
 from verl_verdict.metrics import DECISIVE
 from verl_verdict.records import Run
 from verl_verdict.verdicts import Word
 
 SCORE, GRADIENT, ENTROPY = "critic/score/mean", "actor/grad_norm", "actor/entropy"
+MISMATCH = "training/rollout_probs_diff_mean"
 
 
 def judged(pairs=8, edits=(), of=None, **known):
@@ -67,6 +69,16 @@ def test_one_pair_of_runs_that_do_not_repeat_themselves_decides_nothing():
     verdict = judged(1, COLLAPSE, deterministic=False)
     assert verdict.word is Word.INCONCLUSIVE
     assert f"in the run of B {GRADIENT} is far outside all that A does" in verdict.notes[0]
+
+
+@pytest.mark.parametrize(("facts", "side", "word"), [({}, -1, Word.REGRESSED), ({REPLAY: "True"}, 0, Word.CHANGED)])
+def test_with_replay_a_mismatch_has_no_bad_side_after_the_first_update(facts, side, word):
+    """As for the statistics: later B's weights are not those that sampled."""
+    a, b = ([dataclasses.replace(run, facts=facts) for run in runs] for runs in session(generator(1), 6, steps=30))
+    b = [edit(run, MISMATCH, {12: 5.0}) for run in b]
+    (found,) = outliers.find(a, b, "ppo", DECISIVE["ppo"])
+    assert (found.metric, found.step, found.is_far, found.side) == (MISMATCH, 12, False, side)
+    assert judge.case(a, b).word is word
 
 
 def test_better_values_make_nothing_worse():

@@ -123,7 +123,8 @@ def test_other_devices_bring_neither_another_number_nor_another_model(runs, fact
     assert verdict(a, [b], accept=()).word is Word.INCOMPARABLE
 
 
-@pytest.mark.parametrize("text", ["2", "0", "nan"])
+@pytest.mark.parametrize("text", ["2%", "2", "0", "nan"])
 def test_the_limit_is_a_share(text, tmp_path, capsys):
     assert command.main([str(tmp_path), "--against", str(tmp_path), f"--relative={text}"]) == 2
-    assert f"{text} is no share between 0 and 1, such as 0.02 for 2 %" in capsys.readouterr().err
+    sentence = f"--relative={text} is no share between 0 and 1: give the largest error, such as 0.02 for 2 %."
+    assert capsys.readouterr().err == f"error   {sentence}\n"

@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NoReturn
@@ -36,12 +37,12 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="verl-verdict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("a", nargs="+", type=Path, metavar="RUN_A", help="runs of A, the baseline")
-    parser.add_argument("--against", nargs="+", type=Path, required=True, metavar="RUN_B", help="runs of B")
+    parser.add_argument("a", nargs="+", type=_run, metavar="RUN_A", help="runs of A, the baseline")
+    parser.add_argument("--against", nargs="+", type=_run, required=True, metavar="RUN_B", help="runs of B")
     parser.add_argument(
         "--perturbed",
         nargs="+",
-        type=Path,
+        type=_run,
         default=[],
         metavar="RUN",
         help="runs of A with a perturbed last bit: what they do is noise",
@@ -74,10 +75,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _run(text: str) -> Path:
+    if not text:
+        raise CannotJudge("A RUN is '', which names nothing: give a metrics.jsonl.")
+    return Path(text)
+
+
 def _share(text: str) -> float:
-    if not 0 < (share := float(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no share between 0 and 1, such as 0.02 for 2 %")
-    return share
+    with suppress(ValueError):
+        if 0 < (share := float(text)) < 1:
+            return share
+    raise CannotJudge(f"--relative={text} is no share between 0 and 1: give the largest error, such as 0.02 for 2 %.")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -144,7 +152,7 @@ def _history_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="verl-verdict history", description=_HISTORY, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the runs, the earliest first")
+    parser.add_argument("runs", nargs="+", type=_run, metavar="RUN", help="the runs, the earliest first")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the curves into this file, as HTML")
     return parser
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from verl_verdict import pairing, statistics
+from verl_verdict.diagnosis import counted
 from verl_verdict.records import Run
 from verl_verdict.statistics import LOOKS, Array
 from verl_verdict.verdicts import Row, Verdict, Word
@@ -71,7 +72,7 @@ def judge(base: Verdict, pairs: Sequence[tuple[Run, Run]], quantities: Sequence[
         needed = LOOKS[0] - len(pairs)
         means = zip(quantities, a.mean(axis=0), b.mean(axis=0), strict=True)
         means_shown = "; ".join(each.few(float(mine), float(other)) for each, mine, other in means)
-        reason = f"{means_shown}, in {len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'}: run {needed} more"
+        reason = f"{means_shown}, in {counted(len(pairs), 'pair')}: run {needed} more"
         return dataclasses.replace(base, reason=reason, pairs_needed=needed)
     for pairs_seen in [look for look in LOOKS if look <= len(pairs)]:
         judged = _look(base, quantities, a[:pairs_seen], b[:pairs_seen], len(pairs))
@@ -113,5 +114,5 @@ def _look(base: Verdict, quantities: Sequence[Quantity], a: Array, b: Array, hav
     if len(hidden) == len(decided):
         return dataclasses.replace(base, reason=f"{'; '.join(decided)}: {hidden[0].noisy}")
     needed = statistics.pairs_needed(b - a, margin, have)
-    more = f"run {needed} more {'pair' if needed == 1 else 'pairs'}" if needed else "more pairs would not decide it"
+    more = f"run {counted(needed, 'more pair')}" if needed else "more pairs would not decide it"
     return dataclasses.replace(base, reason=f"{'; '.join(decided)}: {more}", pairs_needed=needed)

@@ -17,7 +17,7 @@ from verl_verdict import changes, comparable, cost, diagnosis, exact, metrics, p
 from verl_verdict.comparable import Difference
 from verl_verdict.metrics import Decisive
 from verl_verdict.records import Run
-from verl_verdict.sampled import Summary
+from verl_verdict.sampled import Summary, later
 
 _T = TypeVar("_T")
 
@@ -234,13 +234,13 @@ def _trends(points: Sequence[Point], is_exact: bool) -> list[Trend]:
     names = sorted({name for point in points for name in point.compared.series})
     differing = _differing(points) if is_exact else []
     found = []
-    for name, decisive in metrics.decisive_of(workload, names, chosen):
-        summary = Summary(name, decisive, last_third=True)
+    for name, each in metrics.decisive_of(workload, names, chosen):
+        summary = Summary(name, later(each, [point.run for point in points]), last_third=True)
         values = [(point, summary.value(point.run)) for point in points if point.run.series.get(name)]
         if is_exact:
-            found.append(Trend(name, values, _exact(name, values, differing, decisive.good)))
+            found.append(Trend(name, values, _exact(name, values, differing, summary.decisive.good)))
         else:
-            found.append(Trend(name, values, _sampled(name, values, summary.decisive.floor_of, decisive.good)))
+            found.append(Trend(name, values, _sampled(name, values, summary.decisive.floor_of, summary.decisive.good)))
     took = [(point, seconds) for point in points if (seconds := speed.seconds(point.run)) is not None]
     if took:
         floor = cost.FLOORS[cost.profile_of([point.run for point, _ in took])]

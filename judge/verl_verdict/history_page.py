@@ -94,12 +94,15 @@ def html(page: Page) -> str:
         element("dl", *(joined(element("dt", name), element("dd", value)) for name, value in shown_at_top.items())),
         navigation(links),
     )
+    doubts = [[_session(page, name), doubt] for name, doubt in page.doubts.items()]
+    left = [[each.what, each.why] for each in page.all_left]
+    said = f"{counted(len(doubts), 'session')} may not be about the code that was asked for"
     main = element(
         "main",
         *(_group(page, group, at) for at, group in enumerate(page.groups)),
         _changes(page),
-        _doubts(page) if page.doubts else "",
-        _left(page.all_left) if page.all_left else "",
+        _which("doubts", "In doubt", f"The runs of {said}.", "session", doubts) if doubts else "",
+        _which("left", "Left out", f"{len(left)} left out.", "what", left) if left else "",
         id="cases",
         tabindex="-1",
     )
@@ -205,19 +208,7 @@ def _session(page: Page, name: str) -> str:
     return element("a", name, href=report) if report else name
 
 
-def _doubts(page: Page) -> Markup:
-    rows = [[_session(page, name), doubt] for name, doubt in page.doubts.items()]
-    content = [
-        element("p", f"The runs of {counted(len(rows), 'session')} may not be about the code that was asked for."),
-        details("Which, and why", table("In doubt", ("session", "why"), rows, "config")),
-    ]
-    return card("doubts", "In doubt", *content)
-
-
-def _left(left: Sequence[Left]) -> Markup:
-    rows = [[each.what, each.why] for each in left]
-    content = [
-        element("p", f"{len(rows)} left out."),
-        details("Which, and why", table("Left out", ("what", "why"), rows, "config")),
-    ]
-    return card("left", "Left out", *content)
+def _which(place: str, title: str, said: str, what: str, rows: Sequence[Sequence[str]]) -> Markup:
+    """A card that says how many are in doubt or left out, with each of them and why."""
+    shown = details("Which, and why", table(title, (what, "why"), rows, "config"))
+    return card(place, title, element("p", said), shown)

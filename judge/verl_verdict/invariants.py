@@ -72,12 +72,7 @@ def judge(members: Sequence[Member], *, name: str, ignore: Sequence[str] = ()) -
     notes = (f"not compared, as asked: {listed(list(ignore))}",) if ignore else ()
     base = Verdict(case=name, word=Word.INCONCLUSIVE, reason="", workload=workload, how=_HOW, notes=notes)
     for each in members:
-        early = (
-            preconditions.incomparable(base, [each.a], [each.b], ())
-            or preconditions.unusable_a(base, [each.a], [each.b])
-            or preconditions.failed_b(base, [each.a], [each.b])
-        )
-        if early:
+        if early := preconditions.verdict(base, [each.a], [each.b]):
             return early
     members = [
         Member(each.apart, *(_first_update(run.without(ignore)) for run in (each.a, each.b))) for each in members

@@ -102,12 +102,7 @@ def case(
     base = Verdict(case=name or workload, word=Word.INCONCLUSIVE, reason="", workload=workload, notes=tuple(left_out))
     asked, decisive = decisive, _without(decisive, ignore)
     runs_a, runs_b, perturbed = ([run.without(ignore) for run in runs] for runs in (runs_a, runs_b, perturbed))
-    early = (
-        preconditions.incomparable(base, runs_a, runs_b, accept)
-        or preconditions.unusable_a(base, runs_a, runs_b)
-        or preconditions.failed_b(base, runs_a, runs_b)
-    )
-    if early:
+    if early := preconditions.verdict(base, runs_a, runs_b, accept):
         return early
     if asked and not decisive:
         reason = (
@@ -426,21 +421,14 @@ def _agrees(known: _Case, word: Word, reason: str, how: str) -> Verdict:
         )
     a = known.compared[0][0].a[0]
     names = {name for pair, _ in known.compared for name in exact.compared(a, pair.b[0])}
+    why = None
     if not names:
-        return known.says(
-            Word.INCONCLUSIVE, "A and B have no metric in common that is compared, which shows nothing", how
-        )
-    if not any(len(set(a.series[name].values())) > 1 for name in names):
-        return known.says(
-            Word.INCONCLUSIVE, "every metric is constant over all steps, which shows nothing: train more steps", how
-        )
-    if diagnosis.no_gradient(a):
-        return known.says(
-            Word.INCONCLUSIVE,
-            "the gradient of A is 0 at every step, so nothing trains and nothing is shown: change the case",
-            how,
-        )
-    return known.says(word, reason, how)
+        why = "A and B have no metric in common that is compared, which shows nothing"
+    elif not any(len(set(a.series[name].values())) > 1 for name in names):
+        why = "every metric is constant over all steps, which shows nothing: train more steps"
+    elif diagnosis.no_gradient(a):
+        why = "the gradient of A is 0 at every step, so nothing trains and nothing is shown: change the case"
+    return known.says(Word.INCONCLUSIVE if why else word, why or reason, how)
 
 
 def _other_hashes(pair: Pair, perturbed: Sequence[Run] = ()) -> list[str]:

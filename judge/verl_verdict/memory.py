@@ -15,6 +15,7 @@ from scipy.stats import theilslopes
 
 from verl_verdict import cost, speed
 from verl_verdict.cost import Quantity
+from verl_verdict.diagnosis import listed
 from verl_verdict.records import Process, Run
 from verl_verdict.statistics import Array
 from verl_verdict.verdicts import Verdict, Word
@@ -150,8 +151,9 @@ def unusable(run: Run) -> str | None:
     if not run.memory.attempts:
         return f"'{run.name}' has no records of its processes' memory: a metrics.jsonl alone has none"
     if run.memory.lacking:
-        more = f" and {len(run.memory.lacking) - 1} more" if len(run.memory.lacking) > 1 else ""
-        return f"'{run.name}' has no record of the memory of {run.memory.lacking[0]}{more}"
+        return f"'{run.name}' has no record of the memory of {listed(run.memory.lacking, 1)}"
+    if not peak(run):
+        return f"'{run.name}' recorded a memory of 0"
     if ended := _not_ended(run):
         return ended
     if growth(run) is None:

@@ -17,6 +17,7 @@ from verl_verdict import band, metrics
 from verl_verdict.band import Band
 from verl_verdict.metrics import Decisive
 from verl_verdict.records import Run
+from verl_verdict.sampled import later
 from verl_verdict.statistics import Array, taken
 
 _FAR = 10.0  # times the metric's size
@@ -74,7 +75,7 @@ def find(
     `deterministic` as for band.bands().
     """
     names = {name for run in runs_a for name in run.series if not metrics.is_time(name)} - {_UNBOUNDED}
-    decisive = metrics.decisive_of(workload, names, chosen)
+    decisive = [(name, later(each, runs_a)) for name, each in metrics.decisive_of(workload, names, chosen)]
     bands, about = band.bands(runs_a, decisive, deterministic=deterministic), dict(decisive)
     found = []
     for name in names:

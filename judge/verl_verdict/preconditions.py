@@ -41,7 +41,12 @@ def no_copies(runs: Sequence[Run]) -> None:
         seen[run.fingerprint] = run.name
 
 
-def incomparable(
+def verdict(base: Verdict, a: Sequence[Run], b: Sequence[Run], accept: Collection[str] = ()) -> Verdict | None:
+    """The verdict that needs no value to be compared, if there is one."""
+    return _incomparable(base, a, b, accept) or _unusable_a(base, a, b) or _failed_b(base, a, b)
+
+
+def _incomparable(
     base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], accept: Collection[str]
 ) -> Verdict | None:
     """All runs must have been asked for the same on the same nodes."""
@@ -57,7 +62,7 @@ def incomparable(
     return None
 
 
-def unusable_a(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Verdict | None:
+def _unusable_a(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Verdict | None:
     """A baseline that failed, ended early or recorded nonsense is not a baseline."""
     last = max(run.last_step for run in (*runs_a, *runs_b))
     for run in runs_a:
@@ -73,7 +78,7 @@ def why_unusable(run: Run, last: int) -> str | None:
     return run.unfinished or _failed(run, last) or next((each.text for each in _problems(run)), None)
 
 
-def failed_b(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Verdict | None:
+def _failed_b(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Verdict | None:
     """B that fails, ends early, loses a step or is not finite where A is: regressed. A record of B that is damaged otherwise proves nothing."""
     base = dataclasses.replace(base, how="the records of B")
     last = max(run.last_step for run in runs_a)

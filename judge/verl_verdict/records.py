@@ -13,8 +13,10 @@ import itertools
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +169,7 @@ def _rows(text: str, origin: str) -> tuple[list[tuple[int, Mapping[str, Any]]], 
     rows: list[tuple[int, Mapping[str, Any]]] = []
     for position, (number, line) in enumerate(lines):
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=partial(_unique, f"Line {number} of '{origin}'"))
         except (ValueError, RecursionError):
             if position == len(lines) - 1 and position > 0:
                 step = rows[-1][0]
@@ -183,6 +185,17 @@ def _rows(text: str, origin: str) -> tuple[list[tuple[int, Mapping[str, Any]]], 
             )
         rows.append((row["step"], row["data"]))
     return rows, []
+
+
+def _unique(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs. JSON would keep the last value of a key that occurs twice, which may be the wrong one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise CannotJudge(
+            f"{where} has the key {twice[:40]!r} twice, and which value is right is not known: give the metrics.jsonl as verl's file logger wrote it."
+        )
+    return found
 
 
 def _is_step(row: Any) -> bool:

@@ -22,12 +22,10 @@ def case(runs_a: Sequence[Run], b: Run, *, name: str) -> Verdict:
         name, Word.INCONCLUSIVE, "", workload=b.workload, how="tokens, lengths and log-probs of the first step", pairs=1
     )
     runs, other = [_first_step(run) for run in runs_a], _first_step(b)
-    early = preconditions.incomparable(base, runs, [other], ()) or preconditions.unusable_a(base, runs, [other])
-    early = early or preconditions.failed_b(base, runs, [other])
-    if early:
+    if early := preconditions.verdict(base, runs, [other]):
         return early
-    a = runs[0]
-    base = dataclasses.replace(base, deterministic=_repeats(runs), config=tuple(comparable.config(a, other)))
+    a, repeats = runs[0], exact.repeats(runs) and len({run.hashes.get(TOKENS) for run in runs}) == 1
+    base = dataclasses.replace(base, deterministic=repeats, config=tuple(comparable.config(a, other)))
     if not exact.compared(a, other) or not {TOKENS} <= a.hashes.keys() & other.hashes.keys():
         return dataclasses.replace(base, reason="the runs did not record what they sampled at the first step")
     found = exact.compare(a, other, exact.noise([runs]))
@@ -74,12 +72,6 @@ def _first_step(run: Run) -> Run:
 def _is_of_rollout(name: str) -> bool:
     """What recording rollouts changes is no part of a replayed run's record, so it is none of any run here."""
     return metrics.stage_of(name) in metrics.STAGES[:4] and not metrics.is_of_recording(name)
-
-
-def _repeats(runs: Sequence[Run]) -> bool | None:
-    same_tokens = len({run.hashes.get(TOKENS) for run in runs}) == 1
-    repeats = exact.repeats(runs)
-    return repeats and same_tokens
 
 
 def _is_within_floors(runs: Sequence[Run], other: Run) -> bool:

@@ -10,6 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from verl_verdict import comparable, diagnosis, metrics, statistics
+from verl_verdict.diagnosis import counted, listed
 from verl_verdict.metrics import Decisive
 from verl_verdict.pairing import Pair
 from verl_verdict.records import Run
@@ -62,11 +63,11 @@ def summaries(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) ->
     for name, decisive in metrics.decisive_of(workload, common, chosen):
         if decisive.at_first and max(len(run.series[name]) for run in runs) > 1:
             found.append(Summary(name, decisive, last_third=False))
-        found.append(Summary(name, _later(decisive, runs), last_third=True))
+        found.append(Summary(name, later(decisive, runs), last_third=True))
     return found
 
 
-def _later(decisive: Decisive, runs: Sequence[Run]) -> Decisive:
+def later(decisive: Decisive, runs: Sequence[Run]) -> Decisive:
     """What it says after the first update. With replay B's weights are then no longer those that sampled: no mismatch is worse."""
     is_apart = decisive.path_free and comparable.REPLAY in runs[0].facts and len(runs[0].steps) > 1
     return dataclasses.replace(decisive, good=0, path_free=False) if is_apart else decisive
@@ -79,7 +80,7 @@ def drifts(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> li
         name for name in common if len(steps := {frozenset(run.series[name]) for run in runs}) == 1 < len(steps.pop())
     ]
     return [
-        Summary(name, _later(each, runs), last_third=False, is_drift=True)
+        Summary(name, later(each, runs), last_third=False, is_drift=True)
         for name, each in metrics.decisive_of(workload, lasting, chosen)
     ]
 
@@ -163,19 +164,14 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
         if row.margin > _WIDE * floor
     ]
     if hidden:
-        note = f"A varies so much that a smaller difference than the margin cannot be seen in {hidden[0]}"
-        more = f" and {len(hidden) - 1} more" if len(hidden) > 1 else ""
-        base = dataclasses.replace(base, notes=(*base.notes, note + more))
+        note = f"A varies so much that a smaller difference than the margin cannot be seen in {listed(hidden, 1)}"
+        base = dataclasses.replace(base, notes=(*base.notes, note))
     if bool(np.all(look.same)):
         reason = f"B is within A's margin in all {len(rows)} values of the decisive metrics"
         return dataclasses.replace(base, word=Word.SAME, reason=reason)
     needed = statistics.pairs_needed((b - a)[:, ~is_drift], look.margin[~is_drift], len(case.pairs))
     open_rows = [row.summary for row in rows if row.finding == "open"]
-    ask = (
-        f"run {needed} more {'pair' if needed == 1 else 'pairs'}"
-        if needed
-        else "more pairs would not decide it: longer runs may"
-    )
+    ask = f"run {counted(needed, 'more pair')}" if needed else "more pairs would not decide it: longer runs may"
     shown = open_rows[0] if len(open_rows) == 1 else f"{len(open_rows)} of {len(rows)} values, such as {open_rows[0]}"
     reason = f"after {look.pairs} pairs it is not known whether B differs from A in {shown}: {ask}"
     return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason, pairs_needed=needed)

@@ -31,10 +31,6 @@ def seconds(run: Run, name: str = STEP) -> float | None:
     return median(later) if later else None
 
 
-def _log_seconds(run: Run) -> float:
-    return math.log(seconds(run) or math.nan)
-
-
 def phases(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[Phase]:
     """The phases that take a visible part of a step on either side, the longest first."""
     names = {
@@ -73,7 +69,7 @@ def _step(floor: float) -> Quantity:
 
     return Quantity(
         name=STEP,
-        measure=_log_seconds,
+        measure=lambda run: math.log(seconds(run) or math.nan),
         floor=math.log1p(floor),
         few=lambda a, b: f"a step of B takes {math.exp(b - a):.2f} times as long as one of A",
         summary=summary,

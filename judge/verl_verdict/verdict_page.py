@@ -109,9 +109,9 @@ def _case(case: Case, at: int) -> Markup:
     at_first = (first.metric, None if word is Word.INCONCLUSIVE else first.step) if first else None
     drawn = curves.case_curves(workload, case.runs_a, case.runs_b, case.decisive, at_first, deterministic=repeats)
     times = curves.metric_curve(speed.STEP, case.runs_a, case.runs_b)
-    return element(
-        "section",
-        element("h2", case.name, id=f"heading-{at}"),
+    return card(
+        f"case-{case.name}",
+        case.name,
         *(part for verdict in case.verdicts for part in _verdict(verdict, is_only=len(case.verdicts) == 1)),
         element("h3", "Curves"),
         element("p", said) if (said := curves.summary(drawn)) else "",
@@ -121,9 +121,6 @@ def _case(case: Case, at: int) -> Markup:
         _costs(case),
         _config(case),
         _jobs(case),
-        class_="card",
-        id=f"case-{case.name}",
-        aria_labelledby=f"heading-{at}",
     )
 
 

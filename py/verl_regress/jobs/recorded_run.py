@@ -255,6 +255,6 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from verl_verdict.command import main
+    from verl_verdict.__main__ import main
 
     sys.exit(main(readers=[JobReader()]))
