@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The cluster itself: started twice at once, restarted under a job.
+# The cluster itself: started twice at once, with half of Ray running, restarted under a job.
 
 setup_file() {
   load fault_helper
@@ -22,6 +22,24 @@ all_run() {
   diff <(containers) <(printf 'vrfault-work-%s running\n' head worker-0 worker-1) || fail "$(containers)"
 }
 
+# kill_ray NODE PROGRAM: SIGKILL to Ray's process there that is PROGRAM, but not to its child that has no title yet.
+kill_ray() {
+  docker exec --interactive "vrfault-work-$1" python3 - "$2" <<'END'
+import os, signal, sys
+from pathlib import Path
+found = []
+for path in Path("/proc").glob("[0-9]*"):
+    try:
+        words = (path / "cmdline").read_bytes().decode().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        continue
+    names = [Path(word).name for word in words if word is words[0] or word.endswith(".py")]
+    if sys.argv[1] in names:
+        found.append(int(path.name))
+os.kill(min(found), signal.SIGKILL)
+END
+}
+
 @test "two make up at once: both end well, and there is one cluster" {
   local one=0 two=0
   make --no-print-directory down FORCE=1 >/dev/null 2>&1
@@ -35,6 +53,21 @@ all_run() {
   done
   [[ $(cat "${BATS_TEST_TMPDIR}"/{one,two} | grep -c '^changed head: Ray started') == 1 ]] || fail 'Ray was started twice'
   fault::answered 0 "$(grep -m 1 '^ok      head is ALIVE' <<<"$output")"
+  all_run
+  fault::recovered
+}
+
+@test "live containers with only part of Ray: make up starts all of Ray again" {
+  fault::begin 'part of Ray is killed -9 in a live container'
+  kill_ray worker-0 raylet
+  kill_ray head gcs_server
+  run make --no-print-directory up
+  assert_status 0
+  assert_line 'changed head: Ray started'
+  assert_line 'changed worker-0: Ray starting'
+  [[ $(container::api '/api/v0/nodes?filter_keys=state&filter_predicates=%3D&filter_values=ALIVE' | jq '.data.result.num_filtered') == 3 ]] ||
+    fail 'not three nodes'
+  fault::answered 0 "$(grep -m 1 '^changed' <<<"$output")"
   all_run
   fault::recovered
 }
