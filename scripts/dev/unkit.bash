@@ -11,6 +11,8 @@ unkit::read() {
   local name value
   HOST_KIT="${WORKDIR}/cache/unkit"
   [[ -n $KIT ]] || cli::die 2 "KIT is empty: name the file that 'make kit' made, as in 'make unkit KIT=FILE'."
+  [[ $(realpath -m -- "$KIT") != "$HOST_KIT"?(.partial)/* ]] ||
+    cli::die 2 "KIT=$(cli::shown "$KIT") (from ${ENV_ORIGIN[KIT]}) lies where kits are unpacked, which removes what is there: move it elsewhere."
   cli::temp_dir UNKIT_DIR
   tar -C "$UNKIT_DIR" -xf "$KIT" --occurrence=1 MANIFEST MANIFEST.sha256 2>/dev/null || true
   (cd "$UNKIT_DIR" && sha256sum --quiet --check MANIFEST.sha256) >/dev/null 2>&1 ||
@@ -67,7 +69,7 @@ unkit::need_space() {
 
 # unkit::unpack: the kit is in HOST_KIT. Sets what apt-get and pip need to take everything from there.
 unkit::unpack() {
-  local url
+  local url="file://${HOST_KIT// /%20}"
   if unkit::is_unpacked; then
     log::skip "${HOST_KIT} (unpacked, same kit)"
   else
@@ -75,14 +77,13 @@ unkit::unpack() {
     unkit::_mkdir "${HOST_KIT}.partial"
     log::while 'unpacking' log::size "${HOST_KIT}.partial" -- tar -C "${HOST_KIT}.partial" --no-same-owner -xf "$KIT" ||
       cli::die 1 "The kit could not be unpacked into ${HOST_KIT}.partial (the reason is above): make space there, and run this again."
+    mkdir -p "${HOST_KIT}.partial/lists/partial"
+    printf 'deb [trusted=yes] %s/debs ./\n' "$url" >"${HOST_KIT}.partial/sources.list"
     (($(id -u) != 0)) || chown -R --reference="$WORKDIR" -- "${HOST_KIT}.partial"
     rm -rf -- "$HOST_KIT"
     mv -T -- "${HOST_KIT}.partial" "$HOST_KIT"
     log::changed "${HOST_KIT} (from ${KIT})"
   fi
-  url="file://${HOST_KIT// /%20}"
-  mkdir -p "${HOST_KIT}/lists/partial"
-  printf 'deb [trusted=yes] %s/debs ./\n' "$url" >"${HOST_KIT}/sources.list"
   # shellcheck disable=SC2034  # scripts/dev/host.bash reads it
   HOST_APT=(-o "Dir::Etc::sourcelist=${HOST_KIT}/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=${HOST_KIT}/lists"
     -o APT::Sandbox::User=root -o Acquire::Languages=none)

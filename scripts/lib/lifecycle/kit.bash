@@ -133,13 +133,23 @@ kit::tell() {
   log::info "the kit will have at most $(kit::size "$KIT_BYTES")"
 }
 
-# kit::need_space: for the parts that are not there yet, and for the file that they are packed into.
+# kit::need_space: for the parts that are not there yet, and for the file that they are packed into, which may be on another file system.
 kit::need_space() {
-  local free need=$((KIT_MISSING + KIT_BYTES))
-  ((KIT_MISSING)) || [[ ! -e $KIT_FILE ]] || need=0 # the same again
-  free=$(df --output=avail -B1 -- "$KIT_STAGE" | tail -n 1)
-  ((free >= need)) ||
-    cli::die 1 "The kit and its parts need up to $(kit::size "$need") more, and ${KIT_STAGE} has $(kit::size "$free") free: make space there, or use another WORKDIR (from ${ENV_ORIGIN[WORKDIR]})."
+  local packed=$KIT_BYTES parts=$KIT_MISSING
+  ((KIT_MISSING)) || [[ ! -e $KIT_FILE ]] || packed=0 # the same again
+  if [[ $(df --output=target -- "$KIT_STAGE") == "$(df --output=target -- "$REPO_DIR")" ]]; then
+    parts=$((parts + packed))
+  else
+    kit::_need_free 'The kit needs' "$packed" "$REPO_DIR" 'run this in a checkout elsewhere'
+  fi
+  kit::_need_free 'The kit and its parts need' "$parts" "$KIT_STAGE" "use another WORKDIR (from ${ENV_ORIGIN[WORKDIR]})"
+}
+
+# kit::_need_free WHAT BYTES DIR OR
+kit::_need_free() {
+  local free
+  free=$(df --output=avail -B1 -- "$3" | tail -n 1)
+  ((free >= $2)) || cli::die 1 "$1 up to $(kit::size "$2") more, and $3 has $(kit::size "$free") free: make space there, or $4."
 }
 
 # kit::gather: fetches and makes every part. The file "members" in KIT_FACTS gets a line for each file: its path in KIT_STAGE, and for what
@@ -237,7 +247,10 @@ kit::pack() {
   else
     { printf '%s\n' MANIFEST MANIFEST.sha256 && sed '/^#/d; s/\t.*//' "${KIT_STAGE}/MANIFEST"; } |
       log::while 'packing' log::size "${KIT_FILE}.partial" -- tar -C "$KIT_STAGE" --hard-dereference --owner=0 --group=0 --numeric-owner \
-        --mode='u=rwX,go=rX' --verbatim-files-from --files-from=- -cf "${REPO_DIR}/${KIT_FILE}.partial"
+        --mode='u=rwX,go=rX' --verbatim-files-from --files-from=- -cf "${REPO_DIR}/${KIT_FILE}.partial" || {
+      rm -f -- "${KIT_FILE}.partial"
+      cli::die 1 "The kit could not be packed into ${KIT_FILE} (the reason is above): make space there, and run this again; it goes on."
+    }
     mv -T -- "${KIT_FILE}.partial" "$KIT_FILE"
     log::changed "${KIT_FILE} ($(kit::size "$(stat -c %s "$KIT_FILE")"), $(grep -vc '^#' "${KIT_STAGE}/MANIFEST") files)"
   fi

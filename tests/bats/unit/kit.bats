@@ -104,6 +104,10 @@ refused() {
   assert_status 1
   grep -qE "^error   The kit and its parts need up to [0-9.]+[MG]B more, and .* has 1.0KB free: make space there, or use another WORKDIR \(from .*\)\.$" <<<"$output"
   refute_called 'docker save'
+  stub df '[[ $1 != --output=target ]] && printf "x\n1000\n" || printf "%s\n" "$3"'
+  kit
+  assert_status 1
+  grep -qE "^error   The kit needs up to [0-9.]+[MG]B more, and ${HERE} has 1.0KB free: make space there, or run this in a checkout elsewhere\.$" <<<"$output"
   space 100000000000
   made
   grep -qE '^        the kit will have at most [0-9]+MB$' <<<"$output"
@@ -125,9 +129,10 @@ refused() {
   made TORCH_INDEX_URL=https://index.example.org/cpu BASE_IMAGE=python:3.11 VERL_SOURCE=path:/my/verl MODEL_SOURCE=path:/my/model MODEL=mine
   touch "${BOX}/compose"
   stub id 'echo 0' # sudo make unkit
-  stub chown
+  stub chown '[[ $* != *unkit.partial ]] || ls "${@: -1}" >"${BOX}/given"'
   unkit
   assert_status 0
+  grep -qx sources.list "${BOX}/given" && grep -qx lists "${BOX}/given" || fail "$(<"${BOX}/given")"
   assert_called "--reference=${HERE}/env -- ${HERE}/env/local.env"
   [[ $(grep '^[A-Z]' "${HERE}/env/local.env" | paste -sd' ') == 'PROFILE=cpu TORCH_INDEX_URL=https://index.example.org/cpu BASE_IMAGE=python:3.11 CODE_A=codeA CODE_B=codeB' ]]
   echo BASE_IMAGE=other >"${HERE}/env/local.env"
@@ -156,6 +161,11 @@ refused() {
   assert_error 1 "apt-get could not fetch the packages (E: the connection ended): check the network and this machine's apt sources, then run this again; it goes on."
   [[ -z $(compgen -G "${HERE}/build/dist/*-kit-*") ]]
   rm "${BOX}/cut"
+  stub tar "[[ \$* != *--files-from=-* ]] || { : >\"\${@: -1}\" && exit 2; }; exec $(type -P tar) \"\$@\""
+  kit
+  grep -qE '^error   The kit could not be packed into build/dist/verl-regress-.*\.tar \(the reason is above\): make space there, and run this again; it goes on\.$' <<<"$output"
+  [[ -z $(compgen -G "${HERE}/build/dist/*-kit-*") ]]
+  ln -sf "$(type -P tar)" "${BOX}/bin/tar"
   made
   stub gzip 'exit 1' # while it saves an image
   echo ba9876543210 >"${BOX}/id"
@@ -201,6 +211,8 @@ refused() {
   refused 'is damaged: debs/a_1_all.deb does not have the hash of the manifest; copy the kit again.'
   sed '0,/Apache-2.0/s//Apache-3.0/' "$good" >"$KIT"
   refused "is not a whole kit: name the file that 'make kit' made, and copy it again if it is that one."
+  unkit KIT="${THERE}/cache/unkit/kit.tar"
+  assert_error 2 "KIT=${THERE}/cache/unkit/kit.tar (from the command line or environment) lies where kits are unpacked, which removes what is there: move it elsewhere."
   unkit KIT=
   assert_error 2 "KIT is empty: name the file that 'make kit' made, as in 'make unkit KIT=FILE'."
   nothing_there
