@@ -287,10 +287,10 @@ host::list_clusters() {
   } 2>/dev/null | sort -u
 }
 
-# host::remove_clusters PREFIX: the containers and networks of the clusters whose names begin so, whoever made them.
+# host::remove_clusters NAME...: the containers and networks of these clusters, whoever made them.
 host::remove_clusters() {
   local cluster
-  for cluster in $(host::list_clusters | grep "^$1"); do
+  for cluster; do
     docker ps --all --quiet --filter "label=${COMPOSE_LABEL}=${cluster}" | xargs --no-run-if-empty docker rm --force
     docker network ls --quiet --filter "label=${COMPOSE_LABEL}=${cluster}" | xargs --no-run-if-empty docker network rm
   done

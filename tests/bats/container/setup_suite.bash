@@ -17,5 +17,5 @@ suite::repo() { (cd "${BATS_TEST_DIRNAME:-$(dirname "${BASH_SOURCE[0]}")}/../../
 
 suite::down() {
   # shellcheck disable=SC2016  # expanded in the other shell: strict mode is not for bats itself
-  bash -c 'source "$1/scripts/lib/regress.bash"; source "$1/scripts/dev/host.bash"; set +e; host::remove_clusters "$2-"' down "$(suite::repo)" "$SUITE_CLUSTERS" >/dev/null 2>&1 || true
+  bash -c 'source "$1/scripts/lib/regress.bash"; source "$1/scripts/dev/host.bash"; set +e; host::remove_clusters $(host::list_clusters | grep "^$2-")' down "$(suite::repo)" "$SUITE_CLUSTERS" >/dev/null 2>&1 || true
 }
