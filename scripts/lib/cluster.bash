@@ -71,7 +71,7 @@ cluster::ensure_head() {
   cluster::_need_token_auth
   cluster::_start head --head --port="$GCS_PORT" --dashboard-host="$(nodes::dashboard_host)" --dashboard-port=8265 \
     --num-cpus=0 --num-gpus=0
-  cluster_knobs::keep ray GCS_PORT OBJECT_STORE_BYTES WORKER_CPUS WORKER_GPUS WORKER_RESOURCES
+  cluster_knobs::keep ray GCS_PORT OBJECT_STORE_BYTES
   log::changed "head: Ray started"
 }
 
@@ -95,6 +95,7 @@ cluster::ensure_workers() {
     fi
   done
   node::ask "$dir" "${starting[*]}" cluster::_start_worker "$address"
+  ((${#starting[@]} == 0)) || cluster_knobs::keep workers OBJECT_STORE_BYTES WORKER_CPUS WORKER_GPUS WORKER_RESOURCES
 }
 
 # cluster::await_ready: waits until Ray lists the head and every worker as ALIVE; prints the nodes.
@@ -124,10 +125,12 @@ cluster::_list_packages_of() { ! helper::run "$1" list-packages --cluster "$CLUS
 # cluster::tell_unused_knobs: a running Ray keeps the values that it was started with.
 cluster::tell_unused_knobs() {
   local changed
-  output::read_lines changed cluster_knobs::changed ray
+  output::read_lines changed cluster::_changed_knobs
   ((${#changed[@]} == 0)) ||
     log::warn "$(cluster_knobs::describe "${changed[@]}"): Ray runs and keeps the old value; 'make down up' applies the new one."
 }
+
+cluster::_changed_knobs() { for REPLY in ray workers; do cluster_knobs::changed "$REPLY"; done | sort -u; }
 
 # cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.
 cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT"; }

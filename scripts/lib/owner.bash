@@ -54,7 +54,7 @@ owner::describe() {
   local id user path
   IFS='|' read -r id user path <<<"$1"
   if [[ -z $id ]]; then
-    printf 'The cluster %s names no owner (an older version made it, or another tool)' "$CLUSTER_NAME"
+    printf 'The containers %s name no owner (an older version made them, or another tool)' "${path:-of ${CLUSTER_NAME}}"
   else
     printf 'The cluster %s belongs to another checkout: %s of user %s' "$CLUSTER_NAME" "$(cli::shown "$path")" "$(cli::shown "$user")"
   fi
@@ -69,6 +69,7 @@ owner::need_own() {
 
 # owner::refuse OTHER: the same for what owner::first_other printed.
 owner::refuse() {
+  [[ $1 != '|'* ]] || cli::die 2 "$(owner::describe "$1"): rename or remove them, or set another CLUSTER_NAME (and DASHBOARD_PORT)."
   [[ -z $1 ]] ||
     cli::die 2 "$(owner::describe "$1"): set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make down' in that checkout (docs/lifecycle.md says what to do if it was moved)."
 }

@@ -144,7 +144,7 @@ compose::run() {
 # changes anything, it finds out which running containers would end, and refuses if jobs would end with them.
 compose::ensure_up() {
   local why='' other changed remade=() surplus=() missing=() ended=()
-  other=$(compose::owners | owner::first_other)
+  other=$({ nodes::owners && compose::owners; } | owner::first_other)
   owner::refuse "$other"
   compose::_compare
   output::read_lines changed cluster_knobs::changed containers

@@ -7,7 +7,7 @@ transport::set_knobs() { ! hosts::are_allocated || allocation::set_knobs HOSTS_F
 # transport::load: lists all containers once for the whole script: which of them run, since when, at what address, and who owns
 # them. It may be called again.
 transport::load() {
-  local said name running since address cluster id user path
+  local said name running since address cluster id user path unknown=''
   hosts::load
   engine::choose
   _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=() _TRANSPORT_SEEN=()
@@ -15,11 +15,15 @@ transport::load() {
   while IFS='|' read -r name running since address cluster id user path; do
     [[ $name == "/${CLUSTER_NAME}-"* ]] || continue
     name=${name#"/${CLUSTER_NAME}-"}
-    [[ $cluster == "$CLUSTER_NAME" ]] || id='' user='' path='' # not created by any checkout of this project
-    _TRANSPORT_OWNERS["${id}|${user}|${path}"]=1
+    if [[ $cluster == "$CLUSTER_NAME" && -n $id ]]; then
+      _TRANSPORT_OWNERS["${id}|${user}|${path}"]=1
+    else
+      unknown+=" ${CLUSTER_NAME}-${name}" # not created by any checkout of this project
+    fi
     [[ $running == true && -n $address ]] || continue
     _TRANSPORT_ADDRESS[$name]=$address _TRANSPORT_SINCE[$name]=$since
   done <<<"$said"
+  [[ -z $unknown ]] || _TRANSPORT_OWNERS["||${unknown# }"]=1
 }
 declare -gA _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=()
 # On a host's own network the engine knows no address: the container has it as a label.

@@ -101,8 +101,9 @@ case "$*" in
   *' stop '*) echo 3 ;;
 esac
 STUB
-  sandbox::lines WORKERS=3 <<<'cluster::ensure_workers'
+  sandbox::lines WORKERS=3 WORKER_CPUS=4 <<<'cluster::ensure_workers'
   assert_status 0
+  grep -qx WORKER_CPUS=4 "${BOX}/work dir/clusters/mvp11/workers" # what they were started with
   assert_line 'ok      worker-0: Ray is ALIVE in this cluster'
   assert_line 'changed worker-1: Ray starting'
   assert_line 'changed worker-2: Ray starting'

@@ -60,6 +60,8 @@ in_lib() { sandbox::lines "${MINE[@]}" "$@"; }
 THEIRS="The cluster mine belongs to another checkout: /home/a/verl-regress/workdir of user alice"
 CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make down' in that checkout (docs/lifecycle.md says what to do if it was moved)."
 
+UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version made them, or another tool): rename or remove them, or set another CLUSTER_NAME (and DASHBOARD_PORT).'
+
 @test "another user who can only read this WORKDIR gets one sentence from each command" {
   ((EUID == 0)) || skip 'only root can give a file to another user'
   mkdir -p "${WORK}/locks"
@@ -130,7 +132,13 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make down' in that 
   assert_status 2
   cluster_of '' '' ''
   in_lib <<<'prereq::names'
-  assert_error 2 "The cluster mine names no owner (an older version made it, or another tool): ${CURE}"
+  assert_error 2 "${UNKNOWN}"
+  printf '/mine-%s|true|since|10.0.0.1 ||||\n' head worker-0 >"${BOX}/containers" # without our label
+  rm "${BOX}/owners" "${BOX}/states"
+  for script in 00_prereq_check 01_up; do
+    mine "scripts/${script}.sh"
+    assert_error 2 "${UNKNOWN}"
+  done
   ours
   in_lib <<<$'owner::need_own\nprereq::names'
   assert_status 0
@@ -261,11 +269,13 @@ CURE="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make down' in that 
 
 @test "a changed knob of Ray's start is reported, another GCS_PORT refused" {
   ours
-  in_lib WORKER_CPUS=64 <<<$'cluster_knobs::keep ray GCS_PORT WORKER_CPUS\ncluster::tell_unused_knobs'
+  in_lib WORKER_CPUS=64 <<<$'cluster_knobs::keep ray GCS_PORT OBJECT_STORE_BYTES\ncluster_knobs::keep workers OBJECT_STORE_BYTES WORKER_CPUS\ncluster::tell_unused_knobs'
   assert_status 0
   refute_text warning
   in_lib WORKER_CPUS=8 <<<'cluster::tell_unused_knobs'
   assert_line "warning WORKER_CPUS was 64, is 8 (from the command line or environment): Ray runs and keeps the old value; 'make down up' applies the new one."
+  in_lib WORKER_CPUS=64 OBJECT_STORE_BYTES=99999999 <<<'cluster::tell_unused_knobs'
+  [[ $(grep -c 'OBJECT_STORE_BYTES was' <<<"$output") == 1 && $output != *WORKER_CPUS* ]] || fail 'not once'
   in_lib GCS_PORT=6380 <<<$'cluster::_running() { echo " gcs_server raylet dashboard.py "; }\ncluster::ensure_head'
   assert_error 2 "GCS_PORT was 6379, is 6380 (from the command line or environment), and Ray runs with the old port: give GCS_PORT=6379 again, or run 'make down up'."
   in_lib <<<$'cluster::_running() { echo " gcs_server raylet dashboard.py "; }\ncluster::ensure_head'
