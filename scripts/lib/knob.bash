@@ -12,7 +12,7 @@ declare -grA KNOB_GONE=(
   [BENCH_ROWS]='use make -C maintain bench ARGS=…'
   [DEBUGGER_PORT]='the ports are 5678 and the next ones'
   [GCS_STORAGE]='Ray keeps its state in memory'
-  [GCS_TIMEOUT]='it is always 600'
+  [GCS_TIMEOUT]='Ray waits for its GCS as long as it does by default'
   [IMAGE_PULL_TIMEOUT]='it is always 7200'
   [IMAGE_VERL_VERSION]='the image always has verl 0.7.1'
   [LEGACY]='use DEBUGGER=1'
