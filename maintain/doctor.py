@@ -151,9 +151,8 @@ def up() -> None:
     shared = Path(os.environ["WORKDIR"], "shared")
     if not shared.is_mount():
         shared.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=600m,nr_inodes=20k,uid=1000,gid=1000", "vr-doctor", shared], check=True
-        )
+        options = "size=600m,nr_inodes=20k,uid=1000,gid=1000,mode=755"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "vr-doctor", shared], check=True)
         os.chown(shared.parent, 1000, 1000)
     said = make("scripts/01_up.sh")
     if said.returncode:
@@ -215,12 +214,12 @@ def checks() -> Iterable[str]:
 def recorded(record: Mapping[str, Any]) -> Iterable[str]:
     """What was found, and when."""
     healthy, gates, faults = record["healthy"], record["gates"], record["faults"]
-    made = sorted({(one["commit"], one["machine"]) for one in faults})
+    made = sorted({(one["written"].partition("T")[0], one["commit"], one["machine"]) for one in faults})
     seconds = [one["seconds"] for one in healthy] or [0.0]
     yield f"{sum(one['found'] for one in faults)} of {len(faults)} planted faults were found by their code; {len(healthy)} runs on healthy nodes raised"
     yield f"{sum(len(one['alarms']) for one in healthy)} alarms. On a head and two workers `make doctor` took {statistics.median(seconds):.1f} s (at most {max(seconds):.1f} s), the gate"
     later = [one["found"] for one in faults if one["name"] in CHOSEN_LATER]
-    yield f"{statistics.median(gates or [0.0]):.1f} s. Recorded with {'; '.join(f'commit {commit}, {where}' for commit, where in made)}."
+    yield f"{statistics.median(gates or [0.0]):.1f} s. Recorded with {'; '.join(f'commit {commit} ({date}), {where}' for date, commit, where in made)}."
     yield f"Of the {len(later)} faults that were chosen by another person after the checks were done, {sum(later)} were found by their code."
     yield from (
         "",

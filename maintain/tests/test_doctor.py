@@ -11,7 +11,7 @@ from verl_regress.doctor import command
 
 FOUND = {
     "name": "a | b", "code": "VR-NET-01", "found": True, "where": "worker-1", "seen": "no answer", "others": ["VR-NET-09"], "seconds": 9.5,
-    "commit": "abc", "machine": "a machine", "without": {"status": 8, "line": "error   worker-1 cannot | join.", "seconds": 93.2},
+    "written": "2026-01-31T12:00+00:00", "commit": "abc", "machine": "a machine", "without": {"status": 8, "line": "error   worker-1 cannot | join.", "seconds": 93.2},
 }  # fmt: skip
 LOST = {**FOUND, "name": "c", "found": False, "where": "", "seen": "", "others": [], "without": None}
 RECORD = {"healthy": [{"alarms": [], "seconds": 8.0}], "gates": [0.8], "faults": [FOUND, LOST]}

@@ -111,6 +111,11 @@ def test_group_that_failed_on_a_node_is_skipped_there(capsys):
     assert (found["status"], found["where"], found["seen"]) == ("skipped", "worker-0", "OSError: no /proc")
 
 
+def test_alarms_about_a_node_are_shown_although_its_own_group_ended_late(capsys):
+    lines = [line("head", ALARM, "head -> worker-0"), line("worker-0", error="no result in 48 s")]
+    assert (ALARM, "head -> worker-0") in {(one["status"], one["where"]) for one in records(capsys, lines)}
+
+
 def test_job_is_seen_by_its_launcher_and_by_its_actors_on_the_other_nodes():
     assert command.is_training([b"sh\0", b"python3\0/private/x/py/run.py\0launch\0/private/jobs/a\0"])
     assert command.is_training([b"ray::IDLE\0", b"ray::WorkerDict.update_actor\0"])

@@ -95,7 +95,7 @@ def changed(text, before, after):
 # The fault: what differs on worker-0; the code and what was seen.
 FAULTS = {
     "nofile": ({"proc__self__limits": changed(LIMITS, "20000", "256  ")}, "VR-MACH-01", "Max open files is 256, a job needs 512"),
-    "memlock": ({"dev__infiniband__uverbs0": ""}, "VR-MACH-01", "Max locked memory is 8388608, a job needs with RDMA unlimited"),
+    "memlock": ({"dev__infiniband__uverbs0": ""}, "VR-MACH-01", "Max locked memory is 8388608, RDMA needs it unlimited"),
     "stack": ({"proc__self__limits": changed(LIMITS, "8388608              unl", "65536                unl")}, "VR-MACH-01", "Max stack size is 65536, a job needs 1048576"),
     "shm": ({"room": (64 * 10**6, 10**11)}, "VR-MACH-04", "/dev/shm has 64 MB, OBJECT_STORE_BYTES is 500 MB"),
     "memory": ({"proc__meminfo": f"MemTotal: {2 * 2**20} kB\n"}, "VR-MACH-05", "it may use 2.0 GiB, a job needs 3"),

@@ -214,7 +214,7 @@ def test_a_variable_names_interfaces_as_nccl_reads_it(asked, address):
         (0, "NCCL version 2.28.3\n500 MB/s\n", OK, "500 MB/s"),
         (1, "Timeout (0:00:13)!\nThread 0x1:\n", ALARM, "it began on all workers, and did not end in 13 s"),
         (1, "Traceback:\nConnection refused\n", ALARM, "Connection refused"),
-        (124, "", SKIPPED, "torch was not ready on all workers in 25 s"),
+        (124, "", SKIPPED, "not all workers were ready in 25 s"),
     ],
 )
 def test_workers_all_reduce_if_all_have_torch_and_are_reached(monkeypatch, returned, out, status, what):
@@ -242,6 +242,9 @@ def test_workers_all_reduce_if_all_have_torch_and_are_reached(monkeypatch, retur
     assert calls[0][-4:] == ["1", "2", "127.0.0.2", "gloo"]
     compile(calls[0][-5], "sent", "exec")
     assert reduced("head") == []
+    monkeypatch.setattr(network, "_REDUCED", 6.0)  # the peers have taken nearly all the time
+    reduced("worker-1")
+    assert calls.pop()[1] == "6"
     assert reduced("worker-1", trains=True) == [("VR-NET-09", SKIPPED, "worker-1", "a job trains")]
     ready = set()
     why = "two workers with torch that reach each other are needed"

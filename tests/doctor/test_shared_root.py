@@ -18,8 +18,9 @@ NODES = {"head": "10.0.0.1", "worker-0": "10.0.0.2", "worker-1": "10.0.0.3"}
 
 
 @pytest.fixture
-def alarms(tmp_path):
+def alarms(tmp_path, monkeypatch):
     """Runs the nodes' probes on a root, or on one each; returns the alarms as (code, where, seen)."""
+    monkeypatch.setattr(shared_root, "_LOOKED", 0.0)
     (tmp_path / "root").mkdir()
 
     def run(roots=None, profile="cpu", quick=False):
@@ -103,6 +104,19 @@ def test_two_directories_are_found_on_both_sides(alarms, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     found = [(code, where) for code, where, _ in alarms({"worker-1": tmp_path / "other"})]
     assert {("VR-ROOT-02", "head, worker-1"), ("VR-ROOT-02", "worker-1, worker-0")} <= set(found)
+
+
+def test_nodes_look_for_each_other_before_there_is_a_file(alarms, monkeypatch):
+    slept = []
+    monkeypatch.setattr(shared_root, "_LOOKED", 0.4)
+    monkeypatch.setattr(
+        shared_root.time, "sleep", lambda seconds, sleep=time.sleep: (slept.append(seconds), sleep(seconds))
+    )
+    assert alarms() == []
+    assert 0.4 in slept
+    slept.clear()
+    assert alarms(quick=True) == []
+    assert 0.4 not in slept
 
 
 @pytest.mark.parametrize(("began", "status"), [(0.0, "alarm"), (13.0, "skipped")])

@@ -23,6 +23,7 @@ from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Facts, Plan, S
 # Each has `facts(Plan)`, which runs on every node at once and returns what JSON can have, and CHECKS.
 GROUPS: Mapping[str, ModuleType] = {"network": network, "machine": machine, "shared root": shared_root}
 _LONGEST = 48.0  # seconds that a group's facts may take
+_GATE_SAYS = "{code}, {where}: {seen}, so {means}: {cure}; SKIP_DOCTOR={code} goes on without this check."
 _BUSY = re.compile(rb"ray::(?!IDLE|SPILL_|RESTORE_|DELETE_|DashboardAgent|RuntimeEnvAgent)")
 
 
@@ -102,11 +103,7 @@ def _judge(plan: Plan, groups: Mapping[str, ModuleType], lines: Sequence[str], *
     alarms = [one for one in records if one["status"] == ALARM]
     if is_gate:
         for one in alarms:
-            say.error(
-                "{code}, {where}: {seen}, so {means}: {cure}; SKIP_DOCTOR={code} goes on without this check.".format(
-                    **one
-                )
-            )
+            say.error(_GATE_SAYS.format(**one))
     elif plan.knobs.is_on("JSON"):
         print(as_json({"checks": records}), end="")
     else:
@@ -135,7 +132,7 @@ def _said(check: Check, facts: Mapping[str, Facts], plan: Plan) -> Iterator[Seen
     rows = [Seen(*row) for found in known.values() for row in found.get("seen", ()) if row[0] == check.code]
     where = defaultdict(list)
     for _, status, nodes, what in [*rows, *(check.judge(known, plan) if check.judge else ())]:
-        if known.keys() >= {*re.split(" -> |, ", nodes)}:  # of a node that is gone the others know nothing
+        if facts.keys() >= {*re.split(" -> |, ", nodes)}:  # of a node that is gone the others know nothing
             where[status, what].append(nodes)
     for (status, what), pairs in where.items():
         yield Seen(check.code, status, ", ".join(pairs), what)

@@ -54,8 +54,8 @@ def _limits(plan: Plan) -> Iterator[tuple[str, str]]:
         needs["Max locked memory"] = sys.maxsize
     for name, need in needs.items():
         if (limit := re.search(rf"^({name}) +(\d+)", text, re.M)) and int(limit[2]) < need:
-            needed = "with RDMA unlimited" if need == sys.maxsize else need
-            yield "VR-MACH-01", f"{limit[1].split('  ')[0]} is {limit[2]}, a job needs {needed}"
+            needed = "RDMA needs it unlimited" if need == sys.maxsize else f"a job needs {need}"
+            yield "VR-MACH-01", f"{limit[1].split('  ')[0]} is {limit[2]}, {needed}"
 
 
 def _space(plan: Plan) -> Iterator[tuple[str, str]]:

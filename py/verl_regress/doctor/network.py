@@ -34,7 +34,7 @@ _ACCEPTS, _REFUSES, _SILENT = "accepts", "refuses", "no answer"
 _ANSWERS = (_ACCEPTS, _REFUSES)  # a port without a listener answers, too
 _PATIENCE = 2.5  # seconds for an answer
 _QUICKLY, _PATIENTLY = (0.3, 0.3, _PATIENCE), (_PATIENCE, _PATIENCE)  # again because a packet may be lost
-_READY_WITHIN, _LONGEST = 20.0, 35.0  # seconds in which the peers' probes start, and end
+_READY_WITHIN, _LONGEST, _REDUCED = 20.0, 35.0, 41.0  # seconds in which probes start, end, and have all-reduced
 _LOSS, _AGAIN = 0.01, 3  # a share of the packets, and how many at least, that must be sent again to be an alarm
 _SLOW = 20_000  # microseconds: between hosts of one data centre a round trip is below 1,000
 _LARGE = b"x" * (1 << 18) + b"\n"
@@ -72,9 +72,8 @@ def _of_itself(plan: Plan, gloo: str) -> Iterator[tuple[str, str]]:
     if not gloo or gloo.startswith("127.") or (":" in gloo) != (":" in plan.nodes[plan.node]):
         yield "VR-NET-03", f"its own name is {gloo or 'unknown'}, and it is {plan.nodes[plan.node]}"
     for address, *names in filter(None, map(str.split, _HOSTS.read_text().splitlines())):
-        if address == plan.nodes[plan.node] and (
-            wrong := [name for name in names if name.endswith(".docker.internal")]
-        ):
+        wrong = [name for name in names if name.endswith(".docker.internal")]
+        if wrong and address == plan.nodes[plan.node]:
             yield "VR-NET-03", f"an address of it is called {wrong[0]}"  # Docker Desktop writes it
     known = urllib.request.getproxies_environment()
     proxy = known.get("http") or known.get("all") or ""
@@ -96,18 +95,19 @@ async def _of_peers(plan: Plan, choices: Mapping[str, str], seen: list[Seen]) ->
     if plan.quick or not plan.peers:
         await asyncio.gather(*(_try_ports(plan, peer, seen) for peer in plan.peers))
         return
-    torch = find_spec("torch") is not None and not plan.trains
+    torch, began = find_spec("torch") is not None and not plan.trains, time.monotonic()
     ready = await _meet(plan, {"also": choices, "torch": torch}, seen)
     workers = [node for node in plan.nodes if node != "head"]
     status, what = SKIPPED, "a job trains" if plan.trains else "two workers with torch that reach each other are needed"
     if torch and len(workers) > 1 and plan.node in workers and {*workers} <= ready | {plan.node}:
         backend = "nccl" if plan.profile in _WITH_NCCL else "gloo"
-        words = ["timeout", "25", sys.executable, "-c", _ALL_REDUCE, str(workers.index(plan.node)), str(len(workers))]
+        left = f"{min(25, _REDUCED - time.monotonic() + began):.0f}"  # or what was found before would be lost
+        words = ["timeout", left, sys.executable, "-c", _ALL_REDUCE, str(workers.index(plan.node)), str(len(workers))]
         ran = subprocess.run([*words, plan.nodes[workers[0]], backend], capture_output=True, text=True, check=False)
         if "Timeout (0:00:13)!" in ran.stderr:
             ran.stderr = "it began on all workers, and did not end in 13 s"
         status = {0: OK, 124: SKIPPED}.get(ran.returncode, ALARM)
-        what = last_line(ran.stderr if ran.returncode else ran.stdout, "torch was not ready on all workers in 25 s")
+        what = last_line(ran.stderr if ran.returncode else ran.stdout, f"not all workers were ready in {left} s")
     if plan.node in workers:
         seen.append(Seen("VR-NET-09", status, plan.node, what))
 
@@ -237,9 +237,8 @@ async def _try_peer(
         reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), _PATIENCE)
         said = json.loads(await _heard(reader))
         writer.write(plan.node.encode() + b"\n")
-    await _try_ports(
-        plan, peer, seen, said.get("listens", () if peer in awaited else _LISTENED)
-    )  # who came to us listens
+    # who came to us listens
+    await _try_ports(plan, peer, seen, said.get("listens", () if peer in awaited else _LISTENED))
     if not said:
         return
     if said["you"] not in (plan.nodes[plan.node], *own.values()):
@@ -250,14 +249,16 @@ async def _try_peer(
             alarm("VR-NET-06", f"{who} on {peer} takes {at}, and only {address} is reached")
     status, what = await _trips(reader, writer)
     seen.append(Seen("VR-NET-05", status, f"{plan.node} -> {peer}", what))
-    size = writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    connection = writer.get_extra_info("socket")
+    size = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     for start in range(0, len(_LARGE), size):  # each is a packet, which nothing on this machine cuts
         writer.write(_LARGE[start : start + size])
     if not await _heard(reader):
         alarm("VR-NET-04", "it does not arrive")
     elif said["torch"]:
         ready.add(peer)
-    writer.transport.abort()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()  # the peer hears of it before it has all of the message
 
 
 async def _await_server(address: str) -> int:
