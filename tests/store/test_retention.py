@@ -205,9 +205,7 @@ def test_what_a_job_that_is_not_over_reads_and_runs_from_stays(gc, old, snapshot
     assert has_none(parent)
 
 
-def test_old_versions_of_the_helper_go_but_the_one_in_use_and_those_of_jobs_that_are_not_over(
-    gc, old, snapshots, monkeypatch
-):
+def test_old_versions_of_the_helper_go_but_not_those_in_use(gc, old, snapshots, monkeypatch):
     monkeypatch.setattr(layout, "HELPER_DIR", snapshots.helpers / "cccccccccccc")
     child = old("child", 49, ended=None, has_checkpoint=False)
     plans(child, cluster="d", entrypoint=f"python3 {snapshots.helpers}/aaaaaaaaaaaa/py/run.py launch x")
