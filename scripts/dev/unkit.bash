@@ -69,16 +69,18 @@ unkit::need_space() {
 
 # unkit::unpack: the kit is in HOST_KIT. Sets what apt-get and pip need to take everything from there.
 unkit::unpack() {
-  local url="file://${HOST_KIT// /%20}"
+  local url="file://${HOST_KIT// /%20}" line
+  line="deb [trusted=yes] ${url}/debs ./"
   if unkit::is_unpacked; then
     log::skip "${HOST_KIT} (unpacked, same kit)"
+    grep -qsxF "$line" "${HOST_KIT}/sources.list" || printf '%s\n' "$line" >"${HOST_KIT}/sources.list" # the directory was moved
   else
     rm -rf -- "${HOST_KIT}.partial"
     unkit::_mkdir "${HOST_KIT}.partial"
     log::while 'unpacking' log::size "${HOST_KIT}.partial" -- tar -C "${HOST_KIT}.partial" --no-same-owner -xf "$KIT" ||
       cli::die 1 "The kit could not be unpacked into ${HOST_KIT}.partial (the reason is above): make space there, and run this again."
     mkdir -p "${HOST_KIT}.partial/lists/partial"
-    printf 'deb [trusted=yes] %s/debs ./\n' "$url" >"${HOST_KIT}.partial/sources.list"
+    printf '%s\n' "$line" >"${HOST_KIT}.partial/sources.list"
     (($(id -u) != 0)) || chown -R --reference="$WORKDIR" -- "${HOST_KIT}.partial"
     rm -rf -- "$HOST_KIT"
     mv -T -- "${HOST_KIT}.partial" "$HOST_KIT"

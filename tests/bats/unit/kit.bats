@@ -248,6 +248,10 @@ refused() {
   unkit
   assert_status 0
   refute_text changed
+  mv "$THERE" "${BOX}/moved"
+  unkit WORKDIR="${BOX}/moved"
+  assert_status 0
+  [[ $(<"${BOX}/moved/cache/unkit/sources.list") == "deb [trusted=yes] file://${BOX// /%20}/moved/cache/unkit/debs ./" ]]
 }
 
 @test "a package that conflicts, or an engine that is too old, installs nothing" {
