@@ -95,7 +95,6 @@ cluster::ensure_workers() {
     fi
   done
   node::ask "$dir" "${starting[*]}" cluster::_start_worker "$address"
-  ((${#starting[@]} == 0)) || cluster_knobs::keep workers OBJECT_STORE_BYTES WORKER_CPUS WORKER_GPUS WORKER_RESOURCES
 }
 
 # cluster::await_ready: waits until Ray lists the head and every worker as ALIVE; prints the nodes.
@@ -130,7 +129,7 @@ cluster::tell_unused_knobs() {
     log::warn "$(cluster_knobs::describe "${changed[@]}"): Ray runs and keeps the old value; 'make down up' applies the new one."
 }
 
-cluster::_changed_knobs() { for REPLY in ray workers; do cluster_knobs::changed "$REPLY"; done | sort -u; }
+cluster::_changed_knobs() { for REPLY in ray $(node::list_workers); do cluster_knobs::changed "$REPLY"; done | sort -u; }
 
 # cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.
 cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT"; }
@@ -184,6 +183,7 @@ cluster::_start_worker() {
   [[ -z $WORKER_CPUS ]] || argv+=(--num-cpus="$WORKER_CPUS")
   [[ -z $WORKER_GPUS || $PROFILE == npu ]] || argv+=(--num-gpus="$WORKER_GPUS")
   cluster::_start "$worker" --address="$address" --resources="$(cluster::resources)" "${argv[@]}"
+  cluster_knobs::keep "$worker" OBJECT_STORE_BYTES WORKER_CPUS WORKER_GPUS WORKER_RESOURCES
 }
 
 # cluster::_start NODE ARGV...: ends what is left of an earlier start there, then starts Ray. Every start has its own mark, a label of the

@@ -1,6 +1,6 @@
 # cluster_knobs: the knobs that the running cluster was made with. They are often given on one command line and not on the next, so they are
-# kept under ${WORKDIR}/clusters/<cluster>/ until `make down`: "containers" for all containers, "ray" for Ray.
-# A value there is one line: a newline in it is a space.
+# kept under ${WORKDIR}/clusters/<cluster>/ until `make down`: "containers" for all containers, "ray" for the head's
+# Ray, "worker-0" for that worker's. A value there is one line: a newline in it is a space.
 # shellcheck shell=bash
 
 # cluster_knobs::keep WHAT KNOB...: records the current values of the knobs.

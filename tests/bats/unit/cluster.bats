@@ -101,9 +101,12 @@ case "$*" in
   *' stop '*) echo 3 ;;
 esac
 STUB
-  sandbox::lines WORKERS=3 WORKER_CPUS=4 <<<'cluster::ensure_workers'
+  sandbox::lines WORKERS=3 WORKER_CPUS=64 <<<'cluster_knobs::keep worker-0 WORKER_CPUS'
+  sandbox::lines WORKERS=3 WORKER_CPUS=4 <<<$'cluster::ensure_workers\ncluster::tell_unused_knobs'
   assert_status 0
-  grep -qx WORKER_CPUS=4 "${BOX}/work dir/clusters/mvp11/workers" # what they were started with
+  grep -qx WORKER_CPUS=64 "${BOX}/work dir/clusters/mvp11/worker-0" # what each was started with
+  grep -qx WORKER_CPUS=4 "${BOX}/work dir/clusters/mvp11/worker-2"
+  assert_line "warning WORKER_CPUS was 64, is 4 (from the command line or environment): Ray runs and keeps the old value; 'make down up' applies the new one."
   assert_line 'ok      worker-0: Ray is ALIVE in this cluster'
   assert_line 'changed worker-1: Ray starting'
   assert_line 'changed worker-2: Ray starting'

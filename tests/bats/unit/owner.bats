@@ -269,7 +269,7 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
 
 @test "a changed knob of Ray's start is reported, another GCS_PORT refused" {
   ours
-  in_lib WORKER_CPUS=64 <<<$'cluster_knobs::keep ray GCS_PORT OBJECT_STORE_BYTES\ncluster_knobs::keep workers OBJECT_STORE_BYTES WORKER_CPUS\ncluster::tell_unused_knobs'
+  in_lib WORKER_CPUS=64 <<<$'cluster_knobs::keep ray GCS_PORT OBJECT_STORE_BYTES\ncluster_knobs::keep worker-0 OBJECT_STORE_BYTES WORKER_CPUS\ncluster::tell_unused_knobs'
   assert_status 0
   refute_text warning
   in_lib WORKER_CPUS=8 <<<'cluster::tell_unused_knobs'
