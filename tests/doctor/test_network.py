@@ -238,15 +238,30 @@ def test_workers_all_reduce_if_all_have_torch_and_are_reached(monkeypatch, retur
         return seen
 
     ready = {"worker-0"}
-    assert reduced("worker-1") == [("VR-NET-09", status, "worker-1", what)]
+    assert reduced("worker-1") == [("all-reduce", status, "worker-1", what)]
     assert calls[0][-4:] == ["1", "2", "127.0.0.2", "gloo"]
     compile(calls[0][-5], "sent", "exec")
     assert reduced("head") == []
     monkeypatch.setattr(network, "_REDUCED", 6.0)  # the peers have taken nearly all the time
     reduced("worker-1")
     assert calls.pop()[1] == "6"
-    assert reduced("worker-1", trains=True) == [("VR-NET-09", SKIPPED, "worker-1", "a job trains")]
+    why = "two workers with torch must reach each other in time"
+    for none_left in (1.0, -3.0):  # to timeout(1), 0 is no limit
+        monkeypatch.setattr(network, "_REDUCED", none_left)
+        assert reduced("worker-1") == [("all-reduce", SKIPPED, "worker-1", why)]
+    assert reduced("worker-1", trains=True) == [("all-reduce", SKIPPED, "worker-1", "a job trains")]
+    monkeypatch.setattr(network, "_REDUCED", 41.0)
     ready = set()
-    why = "two workers with torch that reach each other are needed"
-    assert reduced("worker-1") == [("VR-NET-09", SKIPPED, "worker-1", why)]
+    assert reduced("worker-1") == [("all-reduce", SKIPPED, "worker-1", why)]
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize(("other", "status"), [(OK, ALARM), (ALARM, ALARM), (SKIPPED, SKIPPED)])
+def test_error_of_a_worker_is_no_alarm_where_another_was_not_ready(other, status):
+    rows = [["all-reduce", other, "worker-0", "said"], ["all-reduce", ALARM, "worker-1", "Connection reset by peer"]]
+    facts = {row[2]: {"seen": [row, ["VR-NET-01", ALARM, row[2], "no answer"]]} for row in rows}
+    (judge,) = (check.judge for check in network.CHECKS if check.code == "VR-NET-09")
+    assert [row[1:] for row in judge({"head": {"seen": []}, **facts}, plan("head"))] == [
+        (other, "worker-0", "said"),
+        (status, "worker-1", "Connection reset by peer"),
+    ]

@@ -162,9 +162,7 @@ def _judge_versions(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
     versions |= {name: {node: known.get(name, "none") for node, known in packages.items()} for name in names}
     wrong = [name for name, found in versions.items() if len({*found.values()}) > 1]
     wrong += ["ray"] if {*versions["ray"].values()} == {"none"} else []
-    said = [
-        f"{name} " + ", ".join(f"{version} on {node}" for node, version in versions[name].items()) for name in wrong
-    ]
+    said = [f"{name} " + ", ".join(f"{found} on {node}" for node, found in versions[name].items()) for name in wrong]
     if said:
         more = f"; and {len(said) - _FEW} more" if len(said) > _FEW else ""
         yield Seen("VR-STACK-01", ALARM, ", ".join(facts), "; ".join(said[:_FEW]) + more)

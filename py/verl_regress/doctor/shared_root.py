@@ -30,8 +30,7 @@ def facts(plan: Plan) -> dict[str, Any]:
     except OSError as error:
         code = "VR-ROOT-05" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "VR-ROOT-01"
         seen.append(Seen(code, ALARM, plan.node, error.strerror or str(error)))
-    mine = _file(plan, plan.node, "")
-    for path in mine.parent.glob(f"{mine.name}*"):
+    for path in Path(plan.shared_root).glob(_file(plan, plan.node, "*").name):
         _does(path.unlink)
     return found
 
@@ -102,9 +101,8 @@ def _meet(plan: Plan, seen: list[Seen]) -> dict[str, Any]:
                     saw.add(peer)
                     where, seconds = f"{plan.node}, {peer}", float(theirs.read() or 0) - ahead
                     if _lock(theirs, fcntl.LOCK_SH):
-                        seen.append(
-                            Seen("VR-ROOT-04", ALARM, where, f"{plan.node} does not see the lock that {peer} holds")
-                        )
+                        what = f"{plan.node} does not see the lock that {peer} holds"
+                        seen.append(Seen("VR-ROOT-04", ALARM, where, what))
                     if seconds > _CLOCK:
                         what = f"the clock of {peer} is {seconds:.0f} s ahead of that of {plan.node}"
                         seen.append(Seen("VR-ROOT-09", ALARM, where, what))
