@@ -68,20 +68,25 @@ def count_junit(text: str) -> Counts:
     return Counts(len(cases) - len(failures) - len(skipped), len(failures), skipped, failures)
 
 
+def _text(path: Path) -> str:
+    """What it says; a test may have printed any bytes."""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
 def count_suite(reports: Path, suite: str) -> tuple[Counts, str]:
     """The tests of one suite, and what to say about it."""
     tap, again, junit, status = (reports / f"{suite}.{kind}" for kind in ("tap", "again.tap", "xml", "status"))
     counts = Counts()
     try:
         if tap.exists():
-            counts = count_tap(tap.read_text(), again.read_text() if again.exists() else "")
+            counts = count_tap(_text(tap), _text(again) if again.exists() else "")
         elif junit.exists():
             counts = count_junit(junit.read_text())
     except ET.ParseError as error:
         return Counts(failed=1), f"{junit} is not a whole report ({error})"
     if counts.failed == 0 and counts.passed == 0:
         return Counts(failed=1, skipped=counts.skipped), "no test ran"
-    if counts.failed == 0 and (not status.exists() or status.read_text().strip() != "0"):
+    if counts.failed == 0 and (not status.exists() or _text(status).strip() != "0"):
         return Counts(counts.passed, 1, counts.skipped), "its runner failed although no test did"
     return counts, f"{len(counts.skipped)} skipped" if counts.skipped else ""
 

@@ -139,6 +139,18 @@ def test_what_passes_when_its_file_runs_again_passed_and_is_named(tmp_path, caps
     assert said[1:3] == [f"container: 'setup_file failed' failed{once}:", "    # no Ray"]
 
 
+@pytest.mark.parametrize("name", ["container.tap", "container.again.tap"])
+def test_a_byte_that_is_not_utf_8_costs_no_count(tmp_path, capsys, name):
+    write(tmp_path, "container.tap", FIRST, 1)
+    (tmp_path / "container.again.tap").write_text("1..2\nok 1 b in 1ms\nnot ok 2 c in 1ms\n")
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes() + b"# \xff\n")
+    status, lines = count(capsys, tmp_path, "container")
+    assert (status, lines[0], lines[-1]) == (1, "container: 2 passed, 1 failed", "2 passed, 1 failed")
+    write(tmp_path, "unit.tap", "1..1\nok 1 a in 1ms\n")
+    (tmp_path / "unit.status").write_bytes(b"\xff\n")
+    assert count(capsys, tmp_path, "unit")[1][0].endswith("(its runner failed although no test did)")
+
+
 def test_a_report_that_is_cut_off_failed(tmp_path, capsys):
     write(tmp_path, "py.xml", JUNIT[:120])
     status, lines = count(capsys, tmp_path, "py")
