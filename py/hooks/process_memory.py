@@ -2,7 +2,7 @@
 
 One file per process, ``<job dir>/state/memory/<hostname>-<pid>.txt``, with lines ``<unix time> <bytes> [name]``: the most anonymous and
 shared memory since the line before (processes share pages of files, and the kernel drops them when it likes), and a new name. A process
-that ends by itself writes a last line.
+writes a last line at its end, unless it is killed, or forked by multiprocessing.
 
 A thread looks every second; after every 40 lines the time between two lines doubles. The first process on a node records what the kernel
 has counted there so far, in ``<job dir>/state/nodes/<hostname>.json`` (node_memory.py).
@@ -57,8 +57,8 @@ def _begin(state: Path, after: float) -> None:
                 ends.set()
                 thread.join(_PATIENCE)
 
-        atexit.register(end)
         thread.start()
+        atexit.register(end)
 
 
 def _run(state: Path, ends: threading.Event, after: float) -> None:

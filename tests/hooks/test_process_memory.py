@@ -63,6 +63,17 @@ def test_a_process_that_ends_by_itself_records_its_last_memory(process):
     assert (status, sizes[-1] - sizes[0]) == (3, pytest.approx(64 * MIB, abs=8 * MIB))
 
 
+def test_a_process_without_the_thread_does_not_wait_for_it_at_its_end(monkeypatch, tmp_path):
+    def start(_thread):
+        raise RuntimeError("can't start new thread")
+
+    registered = []
+    monkeypatch.setattr(process_memory.threading.Thread, "start", start)
+    monkeypatch.setattr(process_memory.atexit, "register", registered.append)
+    process_memory._begin(tmp_path, 0.0)
+    assert registered == []
+
+
 def test_shared_memory_counts_and_pages_of_files_do_not(process):
     with tempfile.NamedTemporaryFile(dir="/var/tmp") as on_disk:  # those of a file in memory count as shared memory
         on_disk.write(b"x" * 32 * MIB)
