@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # 70_gc: remove what old jobs left and nobody needs: the checkpoints of jobs that are over, except the newest KEEP jobs that have
-# any; snapshots that no kept job, no session and no knob (CODE_ID, CODE_A, CODE_B) refers to; old versions of the helper; and the
-# secrets of lost jobs. It never removes what is less than a day old (except secrets), what belongs to a job that may still run, to a
-# session that is not over, or to another checkout, cluster or user, what a link leads to, nor configs, logs, states, debug bundles and
-# reports.
+# any; snapshots that no kept job, no session and no knob (CODE_ID, CODE_A, CODE_B) refers to; versions of the helper that their user
+# did not use for a day; and the secrets of lost jobs. It never removes what is less than a day old (except secrets), what belongs to a
+# job that may still run, to a session that is not over, or to another checkout, cluster or user, what a link leads to, nor configs,
+# logs, states, debug bundles and reports.
 #
 #   KEEP=5 DRY_RUN=1 scripts/70_gc.sh
 #

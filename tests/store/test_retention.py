@@ -214,6 +214,10 @@ def test_old_versions_of_the_helper_go_but_not_those_in_use(gc, old, snapshots, 
         write(snapshots.helpers / name / "py/run.py", "")
     assert "removed helper" not in gc("--keep=0")  # they are young
     monkeypatch.setattr(retention.time, "time", lambda now=time.time: now() + 2 * DAY)
+    directory = session(snapshots)  # its driver may run from any
+    assert "removed helper" not in (said := gc("--keep=0"))
+    assert "keep 2 (the session s1 is not over: " in said
+    write(directory / "report.json", "{}")
     assert "keep 1 (the job child runs from it): aaaaaaaaaaaa" in gc("--keep=0")
     assert sorted(path.name[:4] for path in snapshots.helpers.iterdir()) == ["0123", "aaaa", "cccc", "pack"]
     assert not (snapshots.helpers / of_group).exists()

@@ -39,7 +39,7 @@ _SESSION = 7 * 86400.0  # seconds without new evidence: until then, a session ma
 _YOUNG = "less than a day old"
 _GONE = ".gone"
 _NAME = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)"
-_HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash
+_HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash; each use touches it
 
 
 def uncollected(root: SharedRoot) -> AbstractContextManager[None]:
@@ -192,10 +192,11 @@ class _Survey:
         ]
 
     def helpers(self) -> list[_Thing]:
-        """The versions of the helper. A job keeps the one that it started with."""
+        """The versions of the helper. A job keeps the one that it started with; a session may run from any, even between its jobs."""
         paths = [path for home in _helper_homes(self._root) for path in _entries(home) if _HELPER.fullmatch(path.name)]
         running = [(job.name, job.plan or "") for job in self._jobs if not job.is_over]
-        used = {
+        used = {path.name: reason for path in paths for _, reason in self._claims[:1]}
+        used |= {
             path.name: f"the job {job} runs from it" for path in paths for job, plan in running if path.name in plan
         }
         used[layout.HELPER_DIR.name] = "in use"
@@ -250,7 +251,9 @@ class _Survey:
             written = max((state.st_mtime for state in _states(session.path)), default=0.0)
             text = None
             with suppress(OSError):  # another user closed it
-                text = "" if session.is_over else "\n".join(_texts(session.evidence_dir))
+                if session.is_over:
+                    continue
+                text = "\n".join(_texts(session.evidence_dir))
             if written > self._now - _SESSION:
                 yield text, _reason_of(session)
 

@@ -53,6 +53,16 @@ give() {
   refute_text 'belongs to'
 }
 
+@test "each use of a copy is known by its time, and makes none" {
+  touch -d '3 days ago' "$DIR" "${BOX}/before"
+  verb helper::is_put
+  [[ $DIR -nt ${BOX}/before ]]
+  rmdir "$DIR"
+  verb helper::is_put
+  assert_status 1
+  [[ ! -e $DIR ]]
+}
+
 @test "nobody else can change what is put there or made by the helper, with any umask" {
   umask 0
   mkdir "${BOX}/tree"
