@@ -48,8 +48,14 @@ doctor::_ask() {
   DOCTOR_PIDS=()
 }
 
-# doctor::_end_asked: ends what still runs for a node; Ctrl-C does not reach those process groups.
-doctor::_end_asked() { ((${#DOCTOR_PIDS[@]} == 0)) || kill -- "${DOCTOR_PIDS[@]/#/-}" 2>/dev/null || true; }
+# doctor::_end_asked: kills what still runs for a node; Ctrl-C does not reach those process groups. A signal may come between the start of
+# one and the line that notes its id, so Bash's own list counts, and one that is being started may lose a SIGTERM.
+doctor::_end_asked() {
+  local pids
+  pids=$(jobs -p)
+  # shellcheck disable=SC2086  # ids, one word each
+  [[ -z $pids ]] || kill -KILL -- -${pids//$'\n'/ -} 2>/dev/null || true
+}
 
 doctor::_have_ended() {
   local pid
