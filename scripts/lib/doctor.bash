@@ -4,7 +4,6 @@
 
 # Seconds in which a node says its address, tries all that it can, and judges what all nodes said.
 DOCTOR_REACHES=15 DOCTOR_TRIES=55 DOCTOR_JUDGES=20
-DOCTOR_PIDS=() # what runs for the nodes
 
 # doctor::run [--quick] [--gate] [--running]: asks all nodes at once, and prints what their answers mean. Returns 9 if there is an alarm.
 doctor::run() {
@@ -33,23 +32,22 @@ doctor::run() {
 # doctor::_ask DIR KIND SECONDS NODES COMMAND ARG...: runs COMMAND NODE ARG... for each word of NODES, all at once. What each prints is in
 # DIR/NODE.KIND, what it says on stderr in DIR/NODE.said, and DOCTOR_STATUS is the last one's. One that is late is ended, with its children.
 doctor::_ask() {
-  local dir=$1 kind=$2 longest=$3 asked=$4 node
+  local dir=$1 kind=$2 longest=$3 asked=$4 node pids=()
   shift 4
-  DOCTOR_STATUS=0 DOCTOR_PIDS=()
+  DOCTOR_STATUS=0
   [[ -n $asked ]] || return 0 # `wait` without a process would wait for all, also for the pulse of log::while
   set -m                      # a process group each
   for node in $asked; do
     ("$1" "$node" "${@:2}") </dev/null >"${dir}/${node}.${kind}" 2>"${dir}/${node}.said" &
-    DOCTOR_PIDS+=("$!")
+    pids+=("$!")
   done
   set +m
-  wait::until "$longest" - doctor::_have_ended "${DOCTOR_PIDS[@]}" || doctor::_end_asked
-  wait "${DOCTOR_PIDS[@]}" 2>/dev/null || DOCTOR_STATUS=$?
-  DOCTOR_PIDS=()
+  wait::until "$longest" - doctor::_have_ended "${pids[@]}" || doctor::_end_asked
+  wait "${pids[@]}" 2>/dev/null || DOCTOR_STATUS=$?
 }
 
 # doctor::_end_asked: kills what still runs for a node; Ctrl-C does not reach those process groups. A signal may come between the start of
-# one and the line that notes its id, so Bash's own list counts, and one that is being started may lose a SIGTERM.
+# one and the line that notes its id, so Bash's own list counts; and a process that is being started may lose a SIGTERM.
 doctor::_end_asked() {
   local pids
   pids=$(jobs -p)

@@ -117,7 +117,7 @@ def _meet(plan: Plan, seen: list[Seen]) -> dict[str, Any]:
 
 
 def _judge_directory(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
-    known = {node: found for node, found in facts.items() if "saw" in found}  # those that could write
+    known = {node: found for node, found in facts.items() if "saw" in found}  # the nodes that could write
     for node, found in known.items():
         for peer in known.keys() - {node, *found["saw"]}:
             (began, ended), (met, left) = found["looked"], known[peer]["looked"]

@@ -78,7 +78,7 @@ def rows(job: JobDir) -> list[Step]:
 
 
 def training(found: Iterable[Step]) -> list[Step]:
-    """Those that are training steps: they have more than a validation."""
+    """The training steps among them: they have more than a validation."""
     return [step for step in found if not all(name.startswith(_VALIDATION) for name in step.metrics)]
 
 
