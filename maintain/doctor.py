@@ -3,7 +3,8 @@
     doctor.py try NAME...        plants all these on the cluster that CLUSTER_NAME and WORKDIR name; exits 1 if one is not found
     doctor.py record [NAME...]   all faults, or these, and 20 times healthy nodes, on a cluster of its own; writes maintain/doctor.json and the page
     doctor.py healthy            only the healthy nodes
-    doctor.py without NAME...    what one sees of these faults without the doctor: `make up` without its gate; adds it to the record
+    doctor.py without [NAME...]  what one sees of these faults, or of all, without the doctor: `make up` and a job without its gate, in DEADLINE
+                                 seconds; adds it to the record
     doctor.py write | check      the page is what the record and the doctor's table make; check exits 1 where it is not
 
 Faults need root and a container engine, and some need sshfs, openssh-sftp-server, bindfs and a C compiler.
@@ -11,6 +12,7 @@ Faults need root and a container engine, and some need sshfs, openssh-sftp-serve
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -29,7 +31,14 @@ from verl_regress.doctor.checks import ALARM
 
 REPO = Path(__file__).resolve().parents[1]
 PAGE, RECORD = REPO / "docs/doctor.md", REPO / "maintain/doctor.json"
-HEALTHY = 20
+HEALTHY, DEADLINE = 20, 150
+# Scripts, and their knobs.
+TO_START: Mapping[str, Mapping[str, str]] = {"12_install_py_deps": {}, "20_start_head": {}, "21_start_workers": {}}
+TO_PREPARE = {**TO_START, "30_prepare_data_and_model": {}, "31_snapshot_verl_code": {}}
+TO_TRAIN = {
+    **TO_START,
+    "44_submit_sdk": {"WAIT": "1", "OVERRIDES": "trainer.total_training_steps=2 trainer.save_freq=-1"},
+}
 Record = dict[str, Any]
 
 
@@ -171,29 +180,65 @@ def gate() -> float:
 
 
 def without(names: Sequence[str]) -> int:
-    """What one sees without the doctor, in the words of that day."""
+    """What one sees without the doctor, of each fault and of healthy nodes; a fault whose planting fails is left out."""
+    made, old = machine(), {one["name"]: one.get("without") or {} for one in recorded_so_far()["faults"]}
     up()
-    for name in names:
-        said, old = in_faults([name], suffer), recorded_so_far()
-        next(one for one in old["faults"] if one["name"] == name)["without"] = said
-        print(name, json.dumps(said), flush=True)
-        keep(old)
+    if (said := suffer(TO_PREPARE, 600))["status"]:  # before there is a fault
+        raise SystemExit(said["said"])
+    for name in names or [
+        "",
+        *(each for each in FAULTS if "job" not in old.get(each, {})),
+    ]:  # those are in reliability.json
         make("scripts/02_down.sh", FORCE="1")
         up()
+        try:
+            saw = {**in_faults([name] if name else [], suffer), **made}
+        except subprocess.CalledProcessError as error:
+            print(f"{name}: it could not be planted: {error}", flush=True)
+            continue
+        print(name, json.dumps(saw), flush=True)
+        now = recorded_so_far()
+        for one in now["faults"]:
+            if one["name"] == name:
+                one["without"] = saw
+        keep(now if name else {**now, "without": saw})
     return 0
 
 
-def suffer() -> Record:
-    """`make up` from where its gate would be: its first error, and the seconds until its end."""
+def suffer(scripts: Mapping[str, Mapping[str, str]] = TO_TRAIN, deadline: int = DEADLINE) -> Record:
+    """What these scripts say last, without the doctor's gate, and after how many seconds."""
     began = time.monotonic()
-    for script in ("scripts/12_install_py_deps.sh", "scripts/20_start_head.sh", "scripts/21_start_workers.sh"):
-        said = make("timeout", "--signal=INT", "200", script, CLUSTER_TIMEOUT="90")
-        if said.returncode:
+    skipped = ",".join(check.code for check in command.CHECKS)
+    for script, knobs in scripts.items():
+        left = str(round(began + deadline - time.monotonic()))
+        words = ("timeout", "--signal=INT", "--kill-after=20", left, f"scripts/{script}.sh")
+        ran = make(*words, SKIP_DOCTOR=skipped, **knobs)
+        if ran.returncode:
             break
-    lines = [line for line in said.stdout.splitlines() if line.startswith("error")] or [
-        "ok      nothing: all nodes are ALIVE"
-    ]
-    return {"status": said.returncode, "line": lines[0], "seconds": round(time.monotonic() - began, 1)}
+    seconds = round(time.monotonic() - began, 1)
+    print(*ran.stdout.splitlines()[-12:], sep="\n", flush=True)
+    return {
+        "status": ran.returncode,
+        "said": told(ran.stdout, ran.returncode, is_late=seconds >= deadline),
+        "seconds": seconds,
+    }
+
+
+def told(output: str, status: int, *, is_late: bool) -> str:
+    """What a person reads in a script's output: its first error, or what it waits for at the deadline."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if not status:
+        return "nothing, a job succeeds"
+    if is_late:
+        waits = [line for line in lines if line.startswith("… ")]
+        return "still " + (re.sub(r", \d+ s$", "", waits[-1].removeprefix("… ")) if waits else "waiting")
+    at = next((n for n, line in enumerate(lines) if line.startswith("error ")), -1)
+    text = lines[at].partition(" ")[2].strip()
+    if re.match(r"\d\d_\w+: exit ", text) and at > 0:  # it says only that the script has ended
+        text = lines[at - 1]
+    text, _, above = text.partition(": read the lines above")
+    text += f" ({lines[at - 1]})" if above else ""
+    return re.sub(r"\b(?:ppo|grpo|sft)-codeA-\w+-\w+", "the job", text).partition(": read 'make logs")[0]
 
 
 def written(record: Record) -> str:
@@ -221,6 +266,8 @@ def recorded(record: Mapping[str, Any]) -> Iterable[str]:
     later = [one["found"] for one in faults if one["name"] in CHOSEN_LATER]
     yield f"{statistics.median(gates or [0.0]):.1f} s. Recorded with {'; '.join(f'commit {commit} ({date}), {where}' for date, commit, where in made)}."
     yield f"Of the {len(later)} faults that were chosen by another person after the checks were done, {sum(later)} were found by their code."
+    if saw := record.get("without"):
+        yield f"*Without the doctor* was recorded with commit {saw['commit']} ({saw['written'].partition('T')[0]}), {saw['machine']}; on healthy nodes `make up` and the job took {saw['seconds']:.0f} s there."
     yield from (
         "",
         "| planted | found as | what was seen | after | without the doctor |",
@@ -230,10 +277,10 @@ def recorded(record: Mapping[str, Any]) -> Iterable[str]:
         found = f"`{one['code']}`" if one["found"] else f"**not found** (`{one['code']}`)"
         also = f" (also {', '.join(one['others'])})" if one["others"] else ""
         saw, without = f"{one['where']}: {one['seen']}" if one["found"] else "-", one.get("without")
-        instead = "not measured"
-        if without:
-            of_job = " (a job, in [reliability.md](../maintain/reliability.md))" if without.get("job") else ""
-            instead = f"{without['seconds']:.0f} s: `{without['line'].partition(' ')[2].strip()}`{of_job}"
+        of_job = " (a job, in [reliability.md](../maintain/reliability.md))" if without and without.get("job") else ""
+        instead = (
+            f"{without['seconds']:.0f} s: {without['said'].replace('<', '&lt;')}{of_job}" if without else "not measured"
+        )
         cells = (one["name"], found + also, saw, f"{one['seconds']} s", instead)
         yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 

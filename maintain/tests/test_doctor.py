@@ -11,10 +11,11 @@ from verl_regress.doctor import command
 
 FOUND = {
     "name": "a | b", "code": "VR-NET-01", "found": True, "where": "worker-1", "seen": "no answer", "others": ["VR-NET-09"], "seconds": 9.5,
-    "written": "2026-01-31T12:00+00:00", "commit": "abc", "machine": "a machine", "without": {"status": 8, "line": "error   worker-1 cannot | join.", "seconds": 93.2},
+    "written": "2026-01-31T12:00+00:00", "commit": "abc", "machine": "a machine", "without": {"status": 8, "said": "worker-1 cannot | <join>", "seconds": 93.2},
 }  # fmt: skip
 LOST = {**FOUND, "name": "c", "found": False, "where": "", "seen": "", "others": [], "without": None}
-RECORD = {"healthy": [{"alarms": [], "seconds": 8.0}], "gates": [0.8], "faults": [FOUND, LOST]}
+HEALTHY = {"seconds": 66.3, "written": "2026-01-31T13:00+00:00", "commit": "def", "machine": "a machine"}
+RECORD = {"healthy": [{"alarms": [], "seconds": 8.0}], "gates": [0.8], "faults": [FOUND, LOST], "without": HEALTHY}
 
 
 def test_page_is_what_the_record_and_the_table_make():
@@ -42,10 +43,14 @@ def test_page_has_a_row_for_each_fault_and_each_check(page):
     doctor.main("write", [])
     lines = page.read_text().splitlines()
     assert (
-        "| a / b | `VR-NET-01` (also VR-NET-09) | worker-1: no answer | 9.5 s | 93 s: `worker-1 cannot / join.` |"
+        "| a / b | `VR-NET-01` (also VR-NET-09) | worker-1: no answer | 9.5 s | 93 s: worker-1 cannot / &lt;join> |"
         in lines
     )
     assert "| c | **not found** (`VR-NET-01`) | - | 9.5 s | not measured |" in lines
+    assert (
+        "*Without the doctor* was recorded with commit def (2026-01-31), a machine; on healthy nodes `make up` and the job took 66 s there."
+        in lines
+    )
     assert "1 of 2 planted faults were found by their code; 1 runs on healthy nodes raised" in lines
     assert {line.split("`")[1] for line in lines if line.startswith("| `VR-")} == {
         check.code for check in command.CHECKS
@@ -54,6 +59,20 @@ def test_page_has_a_row_for_each_fault_and_each_check(page):
 
 def test_faults_name_codes_of_the_table():
     assert {fault.code for fault in FAULTS.values()} <= {check.code for check in command.CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "is_late", "said"),
+    [
+        ("ok      the job SUCCEEDED (the trainer ended)\n", 0, False, "nothing, a job succeeds"),
+        ("… waiting for Ray's nodes (head), 9 s\nerror   interrupted\n", 130, True, "still waiting for Ray's nodes (head)"),
+        ("error   ppo-codeA-20260131T120000Z-1a2b FAILED (exit status 1): read 'make logs JOB=x'.\n", 3, False, "the job FAILED (exit status 1)"),
+        ("cp: no space\nerror   12_x: exit 1 (our own error) after 1 s\n", 1, False, "cp: no space"),
+        ("no right\nerror   'ray start' ended with 1: read the lines above.\n", 1, False, "'ray start' ended with 1 (no right)"),
+    ],
+)  # fmt: skip
+def test_what_a_person_reads_without_the_doctor(output, status, is_late, said):
+    assert doctor.told(output, status, is_late=is_late) == said
 
 
 def test_unknown_fault_is_refused(capsys):
