@@ -3,7 +3,7 @@
 # shellcheck shell=bash
 
 # Every page with command lines for users.
-README_PAGES=(README.md docs/ssh.md docs/several-hosts.md docs/gpu.md docs/ascend.md docs/verify.md docs/rehearsal.md docs/layout.md docs/knobs.md)
+README_PAGES=(README.md docs/several-hosts.md docs/gpu.md docs/ascend.md docs/verify.md docs/rehearsal.md docs/layout.md docs/knobs.md)
 
 # A line of an indented block that begins like this is a command; other indented lines are output or a file's content.
 README_COMMAND='(make|bash|git clone|cp|printf|scripts/[^ ]*)( |$)'

@@ -43,7 +43,7 @@ types() {
   [[ $status == 0 ]] || fail "exit status ${status}: $1"
 }
 
-@test "docs/ssh.md and docs/several-hosts.md: their files and their make line work" {
+@test "docs/several-hosts.md: its files and its make line work" {
   clone
   types 'cp env/hosts.example env/hosts'
   types "printf '%s\n' HOSTS_FILE=env/hosts PROFILE=gpu WORKDIR=/nfs/verl-regress >>env/local.env"

@@ -66,7 +66,7 @@ fail() { printf '%s\n' "$1" >&2 && return 1; }
 @test "an indented block of a page that is no command is known: file, output or tree" {
   mapfile -t others < <(readme::code | grep -vE "^(${README_COMMAND}| )")
   ((${#others[@]} > 5))
-  unknown=$(printf '%s\n' "${others[@]}" | grep -vE '^(error |grpo: |workdir/|(NODE_IMAGE|VERL_SOURCE)=|(ppo|first|may mean|code|verdict|history|change|left out|page) {4,}|(head|worker-0) {2,})') || true
+  unknown=$(printf '%s\n' "${others[@]}" | grep -vE '^(error |grpo: |workdir/|[0-9]+ (jobs with checkpoints|snapshots): |(NODE_IMAGE|VERL_SOURCE)=|(ppo|first|may mean|code|verdict|history|change|left out|page) {4,}|(head|worker-0) {2,})') || true
   [[ -z $unknown ]] || fail "neither a command of README_COMMAND (tests/bats/readme.bash) nor one of these: ${unknown}"
 }
 
