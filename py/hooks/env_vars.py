@@ -1,6 +1,6 @@
-"""Sets the job's environment variables that Ray would change on the way: those whose value has a ``$``.
+"""Sets the variables of ``config/env_vars.json``, which Ray 2.60 would change or refuse.
 
-It expands ``$X`` in a runtime_env's env_vars on the node (2.60), so the submission writes them to ``config/env_vars.json``.
+Those with a ``$``, which it expands on the node, and those that verl passes to its actors itself: Ray takes none from both.
 """
 
 import json
@@ -11,6 +11,6 @@ import job_report
 
 
 def install() -> None:
-    """Set the variables. Raises KeyError outside a job, OSError or ValueError if their file cannot be read."""
+    """Set them. Raises KeyError outside a job, OSError or ValueError if their file cannot be read."""
     file = Path(os.environ[job_report.JOB_DIR_VARIABLE]) / "config" / "env_vars.json"
     os.environ.update(json.loads(file.read_text(encoding="utf-8")))

@@ -62,8 +62,8 @@ class Reporter:
                 if real_name not in self._files and f"{real_name}.".startswith("verl."):
                     self._files[real_name] = _file_of(module)
             self._ids |= _ids()
-            who = {"hostname": job_report.hostname(), "pid": self._pid, "command": " ".join(sys.orig_argv)[:200]}
-            report = {**who, **self._ids, "modules": dict(sorted(self._files.items()))}
+            command, modules = " ".join(sys.orig_argv)[:200], dict(sorted(self._files.items()))
+            report: dict[str, object] = {"command": command, **self._ids, "modules": modules}
             if (self._files or self._ids["actor_id"]) and report != self._reported:
                 job_report.write("identity", report)
                 self._reported = report

@@ -71,7 +71,5 @@ def _described(error: BaseException) -> dict[str, Any]:
         message = frames[-1].line or ""  # the code that raised it
     if isinstance(one, SyntaxError):
         message, places = one.msg, [*places, (one.filename or "", one.lineno)]
-    name = (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
-    return {"type": name, "message": message, "frames": places, "came_from_ray": came_from_ray}
+    package = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return {"type": package + kind.__qualname__, "message": message, "frames": places, "came_from_ray": came_from_ray}

@@ -22,11 +22,12 @@ def process() -> str:
 
 
 def write(kind: str, payload: Mapping[str, object]) -> None:
-    """Write ``<job dir>/state/reports/<kind>-<hostname>-<pid>.json``; does nothing outside a job. Raises OSError."""
+    """Write ``<job dir>/state/reports/<kind>-<hostname>-<pid>.json``, with both in it; does nothing outside a job. Raises OSError."""
     if (job := job_dir()) is None:
         return
     report = job / "state" / "reports" / f"{kind}-{process()}.json"
     report.parent.mkdir(parents=True, exist_ok=True)
     unfinished = report.with_suffix(".json.tmp")
-    unfinished.write_text(json.dumps(payload, indent=2) + "\n", encoding="utf-8")
+    content = {"hostname": hostname(), "pid": os.getpid(), **payload}
+    unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(report)

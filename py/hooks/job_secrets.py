@@ -7,11 +7,11 @@ node. Ray's job supervisor passes its environment on to a shell, so it drops the
 
 import json
 import os
-from collections.abc import Iterable
 from typing import Any
 
 import job_report
 import ray_private
+from on_import import on_import
 from redaction import Redactor
 
 FILE_VARIABLE = "VERL_REGRESS_SECRETS"
@@ -26,9 +26,9 @@ def install() -> None:
         return
     held.update(read(path))
     os.environ.update(held)
-    _report(held)
-    if ray_private.is_worker():
-        ray_private.on_supervisor(_forget)
+    job_report.write("secrets", {"names": sorted(held)})
+    if ray_private.WORKER_VARIABLE in os.environ:
+        on_import(ray_private.SUPERVISOR, lambda _: _forget())
         redactor = Redactor(held)
         ray_private.on_log(lambda stream: _redact(stream, redactor))
 
@@ -46,14 +46,10 @@ def read(path: str) -> dict[str, str]:
     raise RuntimeError(f"the job's secrets cannot be read from {path} ({problem})")
 
 
-def _report(names: Iterable[str]) -> None:
-    job_report.write("secrets", {"hostname": job_report.hostname(), "pid": os.getpid(), "names": sorted(names)})
-
-
 def _forget() -> None:
     for name in held:
         os.environ.pop(name, None)
-    _report(())
+    job_report.write("secrets", {"names": []})
 
 
 def _redact(stream: Any, redactor: Redactor) -> None:

@@ -1,6 +1,5 @@
 """What hooks use of Ray 2.60 that Ray does not document; verl_regress/cluster/ray_internals.py has what the helper uses."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,17 +8,9 @@ from typing import Any
 
 from on_import import on_import
 
+WORKER_VARIABLE = "RAY_RAYLET_PID"  # is in the environment of each process that Ray started, so not of a job's driver
+SUPERVISOR = "ray.dashboard.modules.job.job_supervisor"  # the module of the process that starts the driver with a shell
 POST_MORTEM = "_post_mortem"  # the function of ray.util.debugpy that waits after an exception
-
-
-def is_worker() -> bool:
-    """Did Ray start this process? Not a job's driver."""
-    return "RAY_RAYLET_PID" in os.environ
-
-
-def on_supervisor(then: Callable[[], None]) -> None:
-    """Call `then` if this process becomes a job's supervisor, which passes its environment on to a shell."""
-    on_import("ray.dashboard.modules.job.job_supervisor", lambda _: then())
 
 
 def on_log(then: Callable[[Any], None]) -> None:
@@ -47,16 +38,9 @@ def around_pause(waiting: Callable[[], AbstractContextManager[None]]) -> None:
 def on_task_error(then: Callable[[BaseException], None]) -> None:
     """Call `then` with each exception that ends a task of Ray in this process: Ray makes a RayTaskError of it."""
 
-    def recorded(
-        begin: Callable[..., None],
-        self: Any,
-        function_name: str,
-        traceback_str: str,
-        cause: Any,
-        *more: Any,
-        **options: Any,
-    ) -> None:
-        begin(self, function_name, traceback_str, cause, *more, **options)
+    def recorded(begin: Callable[..., None], *args: Any, **named: Any) -> None:
+        begin(*args, **named)
+        cause = named["cause"] if "cause" in named else args[3]  # after self, function_name and traceback_str
         if getattr(cause, "__traceback__", None) is not None:  # one that came from another process has none
             then(cause)
 

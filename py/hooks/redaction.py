@@ -28,9 +28,7 @@ def forms(value: str) -> set[str]:
         urllib.parse.quote(value, errors="surrogateescape"),
     }
     content = value.encode("utf-8", "surrogateescape")
-    for before in range(
-        3
-    ):  # base64 depends on the offset in a longer text; each form has only what its neighbours do not change
+    for before in range(3):  # base64 depends on the offset in a longer text; a form lacks what its neighbours change
         first, end = -(-8 * before // 6), 8 * (before + len(content)) // 6
         for encode in (base64.standard_b64encode, base64.urlsafe_b64encode):
             written.add(encode(bytes(before) + content).decode("ascii")[first:end])

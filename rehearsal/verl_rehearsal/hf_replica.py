@@ -23,9 +23,7 @@ class HFReplica(RolloutReplica):
     """
 
     async def launch_servers(self) -> None:
-        """Start the server next to its training worker. Raises RehearsalError unless the replica is hybrid and of one
-        worker.
-        """
+        """Start the server next to its training worker. Raises RehearsalError unless the replica is hybrid and of one worker."""
         if self.rollout_mode != RolloutMode.HYBRID or self.world_size != 1 or self.is_reward_model:
             raise RehearsalError(
                 f"the rollout hf_cpu serves hybrid replicas of one training worker, not a replica of {self.world_size} "

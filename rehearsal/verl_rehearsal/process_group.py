@@ -34,16 +34,7 @@ def _on_gloo(
 
 
 def _report_rank() -> None:
-    import ray
-    import torch.distributed
+    from torch import distributed
 
-    inside_actor = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
-    report.write(
-        "training_actor",
-        {
-            "rank": torch.distributed.get_rank(),
-            "world_size": torch.distributed.get_world_size(),
-            "node_ip": report.node_ip(),
-            "actor_name": ray.get_runtime_context().get_actor_name() if inside_actor else None,
-        },
-    )
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    report.write("training_actor", {"rank": rank, "world_size": size, "node_ip": report.node_ip()})

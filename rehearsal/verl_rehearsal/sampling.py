@@ -144,9 +144,7 @@ def _choose(logits: torch.Tensor, params: SamplingParams, uniforms: torch.Tensor
 
 
 def _filtered(probabilities: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Zero the tokens that top-k and top-p exclude. ``probabilities`` (rows, vocabulary) -> the same shape, not
-    renormalised.
-    """
+    """Zero the tokens that top-k and top-p exclude. ``probabilities`` (rows, vocabulary) -> the same shape, not renormalised."""
     vocabulary = probabilities.shape[-1]
     if params.top_k <= 0 and params.top_p >= 1.0:
         return probabilities

@@ -10,16 +10,6 @@ from verl_rehearsal.errors import RehearsalError
 READ_RELEASES = "0.7.1 to 0.9.1"
 
 
-def verl_found() -> str:
-    """Return "verl <version> at <file>" of the imported verl; works while verl's own __init__ is still running."""
-    file = getattr(sys.modules.get("verl"), "__file__", None)
-    if file is None:
-        return "verl (of unknown version and place)"
-    version_file = Path(file).parent / "version" / "version"
-    version = version_file.read_text(encoding="utf-8").strip() if version_file.is_file() else "(of unknown version)"
-    return f"verl {version} at {file}"
-
-
 def require(module: ModuleType, name: str, *parameters: str, hook: str) -> None:
     """Check that ``module.<name>`` (it may be dotted) exists and takes the ``parameters`` that the hook passes on.
 
@@ -37,8 +27,11 @@ def require(module: ModuleType, name: str, *parameters: str, hook: str) -> None:
 
 
 def unknown_verl(lack: str, hook: str) -> RehearsalError:
-    """Return the error for a verl that lacks what ``hook`` needs."""
+    """Return the error for a verl that lacks what ``hook`` needs; its own ``__init__`` may still be running."""
+    file = Path(str(sys.modules["verl"].__file__))
+    version_file = file.parent / "version" / "version"
+    version = version_file.read_text(encoding="utf-8").strip() if version_file.is_file() else "(of unknown version)"
     return RehearsalError(
-        f"{verl_found()} has {lack} the rehearsal {hook} hook relies on: rehearse with verl {READ_RELEASES} "
+        f"verl {version} at {file} has {lack} the rehearsal {hook} hook relies on: rehearse with verl {READ_RELEASES} "
         f"or teach rehearsal/verl_rehearsal/{hook}.py the new name, as maintain/verl-releases.md describes"
     )

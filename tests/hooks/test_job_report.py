@@ -20,4 +20,4 @@ def test_a_report_is_replaced_whole_and_leaves_nothing_unfinished(tmp_path, monk
     job_report.write("rollout_weights", {"updates": [3]})
     reports = list((tmp_path / "state" / "reports").iterdir())
     assert [report.name for report in reports] == [f"rollout_weights-worker-7-{os.getpid()}.json"]
-    assert json.loads(reports[0].read_text()) == {"updates": [3]}
+    assert json.loads(reports[0].read_text()) == {"hostname": "worker-7", "pid": os.getpid(), "updates": [3]}
