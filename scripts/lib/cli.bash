@@ -50,7 +50,8 @@ cli::accept() {
   done
   cli::_check_make
   for argument in "$@"; do
-    cli::_is_accepted "$argument" "${words% ...}" || cli::_refuse_argument "$argument" "$words"
+    cli::_is_accepted "$argument" "${words% ...}" || # the text after a = may be a secret
+      cli::die 2 "'$(cli::shown "${argument/=*/=…}")' is not an argument of ${0##*/}: see --help; knobs come before the command, as in 'WORKERS=3 scripts/${0##*/}'."
   done
   (($# <= 1)) || [[ $words == *' ...' ]] || cli::die 2 "${0##*/} takes one argument and got $#: see --help."
 }
@@ -60,19 +61,6 @@ cli::_is_accepted() {
   [[ -n $1 ]] || return 1
   [[ $1 == *' '* || " $2 " != *" $1 "* ]] || return 0
   [[ $2 == *'['* && $1 != -* && ! $1 =~ ^[A-Z][A-Z0-9_]*= ]]
-}
-
-# cli::_refuse_argument ARGUMENT WORDS: does not show the text after a =, because it may be a secret.
-cli::_refuse_argument() {
-  local argument=$1 words=${2% ...} shown nearest='' takes='It takes none'
-  shown=$(cli::shown "${argument%%=*}")
-  [[ $argument != *=* ]] || shown+='=…'
-  shown="'${shown}' is not an argument of ${0##*/}"
-  # shellcheck disable=SC2086  # words, one each
-  [[ $argument == *=* ]] || nearest=$(spelling::nearest "$argument" --help ${words//'['*']'/})
-  [[ -z $words ]] || takes="It takes ${words// / or }"
-  [[ -z $nearest ]] || cli::die 2 "${shown}: did you mean ${nearest}? ${takes}."
-  cli::die 2 "${shown}: ${takes,}, and knobs come before the command, as in 'WORKERS=3 scripts/${0##*/}'."
 }
 
 # cli::_check_make: the first script that make runs refuses the words that make was given and does not know (see the Makefile), and
@@ -203,26 +191,21 @@ cli::_have_parts_ended() {
   for part in "${CLI_PARTS[@]}"; do ! kill -0 "$part" 2>/dev/null || return 1; done
 }
 
-# cli::seconds_since EPOCHREALTIME: with one decimal. In some locales that has a comma.
-cli::seconds_since() {
-  local tenths=$(((${EPOCHREALTIME/[.,]/} - ${1/[.,]/}) / 100000))
-  printf '%d.%d' $((tenths / 10)) $((tenths % 10))
-}
-
 cli::_end() {
-  local status=$1
+  local status=$1 tenths seconds
   set +e
   log::end_pulse
   ((status != 130 && status != 143)) || "${CLI_IF_INTERRUPTED[@]}"
   cli::_clean_up
-  local seconds
-  seconds=$(cli::seconds_since "$CLI_STARTED")
+  tenths=$(((${EPOCHREALTIME/[.,]/} - ${CLI_STARTED/[.,]/}) / 100000)) # in some locales it has a comma
+  seconds="$((tenths / 10)).$((tenths % 10))"
   if ((status == 0)); then
     log::_line '==' '1' "${CLI_NAME%.sh}: done in ${seconds} s"
   else
     log::error "${CLI_NAME%.sh}: exit ${status} (${CLI_STATUS[$status]:-ended by a signal or a tool}) after ${seconds} s"
   fi
-  [[ -z ${PHASES_FILE:-} ]] || cli::_record "$seconds"
+  [[ -z ${PHASES_FILE:-} ]] ||
+    { mkdir -p "$(dirname "$PHASES_FILE")" && printf '%s\t%s\n' "${CLI_NAME%.sh}" "$seconds" >>"$PHASES_FILE"; }
 }
 
 cli::_clean_up() {
@@ -231,5 +214,3 @@ cli::_clean_up() {
     eval "${CLI_CLEANUPS[i]}"
   done
 }
-
-cli::_record() { mkdir -p "$(dirname "$PHASES_FILE")" && printf '%s\t%s\n' "${CLI_NAME%.sh}" "$1" >>"$PHASES_FILE"; }

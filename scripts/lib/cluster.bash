@@ -7,21 +7,21 @@ readonly CLUSTER_ROCM_UNSET=(ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES)
 
 readonly CLUSTER_HEAD_PARTS=(gcs_server raylet dashboard.py)
 
-# cluster::lock: only one script at a time changes this cluster; the lock is released when the process ends. The file says who holds
-# it. After waiting, the script reads the list of nodes again, because it may have changed.
+# cluster::lock: only one script at a time changes this cluster; the lock is released when the process ends. Who has it writes its name into
+# the file, which only who waits for it reads. After waiting, the script reads the list of nodes again, because it may have changed.
 cluster::lock() {
-  local file="${WORKDIR}/locks/${CLUSTER_NAME}" holder
+  local file="${WORKDIR}/locks/${CLUSTER_NAME}" holder=''
   owner::need_workdir
   mkdir -p "${WORKDIR}/locks"
   exec {CLUSTER_LOCK}>>"$file"
   if ! flock --nonblock "$CLUSTER_LOCK"; then
-    holder=$(lock::holder "$file")
+    read -r holder <"$file" || holder='another script'
     log::info "waiting for ${holder}, which is changing the cluster ${CLUSTER_NAME}"
     log::while "waiting for ${holder}" -- flock --wait "$CLUSTER_TIMEOUT" "$CLUSTER_LOCK" ||
       cli::die 1 "${holder} has been changing the cluster ${CLUSTER_NAME} for ${CLUSTER_TIMEOUT} s (lock ${file}): wait for it to end, or end it there; or raise CLUSTER_TIMEOUT."
     transport::load
   fi
-  lock::sign "$file" "of user ${OWNER_USER}"
+  printf '%s of user %s (pid %d on %s, since %s)\n' "${CLI_NAME%.sh}" "$OWNER_USER" "$$" "$HOSTNAME" "$(date -u +%FT%TZ)" >"$file"
 }
 
 # cluster::ensure_directories: the directories that are mounted or kept next to them, created by this user before any container.
@@ -78,16 +78,13 @@ cluster::ensure_head() {
 # cluster::ensure_workers: starts all workers that are not in the cluster, all at once. If a worker has a Ray, waits until Ray says whether
 # it is ALIVE: a restart would end a job that it may be running.
 cluster::ensure_workers() {
-  local worker address dir alive='' with_ray=() starting=()
+  local worker address dir alive='' starting=()
   address="$(node::address head):${GCS_PORT}"
   cli::temp_dir dir
   node::ask "$dir" "$(node::list_workers)" cluster::_running
+  ! grep -qr ' raylet ' "$dir" || alive=$(log::while 'waiting for Ray to list its nodes' -- cluster::_joined)
   for worker in $(node::list_workers); do
-    ! cluster::_has "$(<"${dir}/${worker}")" raylet || with_ray+=("${worker}=$(node::address "$worker")")
-  done
-  ((${#with_ray[@]} == 0)) || alive=$(log::while 'waiting for Ray to list its nodes' -- cluster::_joined)
-  for worker in $(node::list_workers); do
-    if [[ " ${with_ray[*]} " == *" ${worker}="* ]] && grep -qxF "${worker}=$(node::address "$worker")" <<<"$alive"; then
+    if cluster::_has "$(<"${dir}/${worker}")" raylet && grep -qxF "${worker}=$(node::address "$worker")" <<<"$alive"; then
       log::ok "${worker}: Ray is ALIVE in this cluster"
     else
       log::changed "${worker}: Ray starting"
@@ -99,27 +96,19 @@ cluster::ensure_workers() {
 
 # cluster::await_ready: waits until Ray lists the head and every worker as ALIVE; prints the nodes.
 cluster::await_ready() {
-  local node nodes=() gpus=() unlisted addresses
-  cli::temp_dir addresses
-  node::ask_all "$addresses" node::address
-  for node in $(node::list); do nodes+=("${node}=$(<"${addresses}/${node}")"); done
+  local node nodes=() gpus=() unlisted answers
+  cli::temp_dir answers
+  node::ask_all "$answers" node::address
+  for node in $(node::list); do nodes+=("${node}=$(<"${answers}/${node}")"); done
   [[ -n $WORKER_GPUS ]] || gpus=(--worker-gpus "$GPUS_PER_WORKER") # what Ray must have counted on a worker
   unlisted=$(helper::run head await-nodes --deadline "$CLUSTER_TIMEOUT" --log-dir "$(cluster::_log_dir)" --gcs-port "$GCS_PORT" \
     "${gpus[@]}" "${nodes[@]}")
-  cluster::_list_packages "$unlisted"
+  [[ -z $unlisted ]] ||
+    log::while "listing the packages of ${unlisted//$'\n'/ }" -- node::ask "$answers" "$unlisted" cluster::_list_packages
 }
 
-# cluster::_list_packages NODES: if a list cannot be written, this reports the reason, and `make submit` the node.
-cluster::_list_packages() {
-  local node listed
-  [[ -n $1 ]] || return 0
-  cli::temp_dir listed
-  log::while "listing the packages of $(paste -sd' ' <<<"$1")" -- node::ask "$listed" "$1" cluster::_list_packages_of
-  for node in $1; do [[ ! -s ${listed}/${node} ]] || log::ok "${node}: listed its packages"; done
-}
-
-# cluster::_list_packages_of NODE: prints listed if it did.
-cluster::_list_packages_of() { ! helper::run "$1" list-packages --cluster "$CLUSTER_NAME" --node "$1" || printf 'listed\n'; }
+# cluster::_list_packages NODE: if the list cannot be written, this reports the reason, and `make submit` the node.
+cluster::_list_packages() { helper::run "$1" list-packages --cluster "$CLUSTER_NAME" --node "$1" || true; }
 
 # cluster::tell_unused_knobs: a running Ray keeps the values that it was started with.
 cluster::tell_unused_knobs() {
@@ -138,7 +127,7 @@ cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --d
 # "ray-start" while `ray start` runs; empty if nothing runs.
 cluster::_running() {
   local names
-  names=$(cluster::_processes "$1" running "$CLUSTER_NAME")
+  names=$(cluster::_ask "$1" base/processes.py running "$CLUSTER_NAME")
   printf '%s' "${names:+ ${names} }"
 }
 
@@ -151,20 +140,13 @@ cluster::_has() {
 }
 
 # cluster::stop_ray NODE: ends every process of this cluster's Ray there, and no other; prints how many there were.
-cluster::stop_ray() { cluster::_processes "$1" stop "$CLUSTER_NAME"; }
-
-cluster::_processes() {
-  local node=$1
-  shift
-  node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/base/processes.py"
-}
+cluster::stop_ray() { cluster::_ask "$1" base/processes.py stop "$CLUSTER_NAME"; }
 
 # cluster::ask_host NODE QUESTION...: asks a node that may not have the helper yet (py/verl_regress/cluster/node_probe.py).
-cluster::ask_host() {
-  local node=$1
-  shift
-  node::exec_in "$node" python3 - "$@" <"${REPO_DIR}/py/verl_regress/cluster/node_probe.py"
-}
+cluster::ask_host() { cluster::_ask "$1" cluster/node_probe.py "${@:2}"; }
+
+# cluster::_ask NODE FILE ARG...: runs a file of our Python there, from stdin.
+cluster::_ask() { node::exec_in "$1" python3 - "${@:3}" <"${REPO_DIR}/py/verl_regress/$2"; }
 
 cluster::_log_dir() { printf '%s/ray/%s\n' "$SHARED_ROOT" "$CLUSTER_NAME"; }
 

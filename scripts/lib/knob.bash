@@ -61,15 +61,11 @@ knob::check() {
   for name in "$@"; do
     knob::is_usable "$name" ||
       cli::die 2 "${name}='$(cli::shown "${!name}")' (from ${ENV_ORIGIN[$name]}) is not usable: $(knob::cure "$name")."
-    [[ ${KNOB_TYPE[$name]} != boolean ]] || knob::_set_boolean "$name"
+    [[ ${KNOB_TYPE[$name]} != boolean ]] || case ${!name,,} in
+      1 | true | yes | on) declare -g "${name}=1" ;;
+      *) declare -g "${name}=" ;;
+    esac
   done
-}
-
-knob::_set_boolean() {
-  case ${!1,,} in
-    1 | true | yes | on) declare -g "$1=1" ;;
-    *) declare -g "$1=" ;;
-  esac
 }
 
 # knob::is_usable NAME: its value is of its type.

@@ -76,7 +76,7 @@ log::last_line() { tail -n 1 -- "$1" | tr -cd '[:print:]' | cut -c1-60; }
 
 # log::_pulse COLUMNS WHAT [DETAIL...]: runs until it is killed, or stdin ends.
 log::_pulse() {
-  local columns=$1 what=$2 began=$SECONDS seconds next=9 asked=0 said='' status=0
+  local columns=$1 what=$2 began=$SECONDS seconds next=9 asked=0 said='' line status=0
   shift 2
   ((columns == 0)) || next=2
   while true; do
@@ -89,7 +89,8 @@ log::_pulse() {
       asked=$((seconds + 5))
     fi
     if ((columns > 0)); then
-      log::_live "$columns" "… ${what}${said:+, ${said}}, ${seconds} s"
+      line="        … ${what}${said:+, ${said}}, ${seconds} s"
+      printf '\e[K%s\r' "${line::columns-1}" # the next one overwrites it
     else
       log::info "… ${what}${said:+, ${said}}, ${seconds} s"
       next=$((next + (next < 300 ? 9 : 60)))
@@ -105,10 +106,4 @@ log::columns() {
     ((columns >= 20)) || columns=80
   fi
   printf '%s\n' "$columns"
-}
-
-# log::_live COLUMNS TEXT: prints a line that the next one overwrites, cut to the terminal's width.
-log::_live() {
-  local text="        $2"
-  printf '\e[K%s\r' "${text::$1-1}"
 }

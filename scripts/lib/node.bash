@@ -28,7 +28,7 @@ node::list_workers() {
 # node::read_list KNOB NOUN LOGIN KNOWN TAKE: reads the file that KNOB names, a node a line: parses its lines and never runs them. `TAKE
 # WHERE NAME WORD...` puts a node into the array KNOWN, by name. Sets WORKERS to match. NOUN (nodes, hosts) and LOGIN are for messages.
 node::read_list() {
-  local file=${!1} noun=$2 login=$3 take=$5 words where number=0 count
+  local file=${!1} noun=$2 login=$3 take=$5 words where node number=0 count
   local -n _known=$4
   [[ -f $file && -r $file ]] ||
     cli::die 2 "$1=${!1} is not a readable file: copy env/${noun}.example there and name your ${noun} in it."
@@ -36,16 +36,15 @@ node::read_list() {
     number=$((number + 1))
     where="line ${number} of ${!1}"
     [[ ${words[0]:-#} != '#'* ]] || continue
-    [[ ${words[0]} =~ ^(head|worker-(0|[1-9][0-9]?))$ ]] || cli::die 2 "'${words[0]}' (${where}) is not a node: use head, worker-0, worker-1, …."
-    [[ ! -v _known[${words[0]}] ]] || cli::die 2 "'${words[0]}' (${where}) occurs twice: name each node once."
+    [[ ${words[0]} =~ ^(head|worker-(0|[1-9][0-9]?))$ && ! -v _known[${words[0]}] ]] ||
+      cli::die 2 "'${words[0]}' (${where}) is not a node, or occurs twice: name head, worker-0, worker-1, … once each."
     "$take" "$where" "${words[@]}"
   done <"$file"
-  [[ -v _known[head] ]] || cli::die 2 "${!1} ($1) names no head: give it a line 'head ${login}'."
-  for ((count = 0; count < ${#_known[@]} - 1; count++)); do
-    [[ -v _known[worker-$count] ]] ||
-      cli::die 2 "${!1} ($1) has no worker-${count} but $((${#_known[@]} - 1)) workers: number them from worker-0, without a gap."
+  count=$((${#_known[@]} > 1 ? ${#_known[@]} - 1 : 1))
+  for node in head $(seq -f 'worker-%.0f' 0 $((count - 1))); do
+    [[ -v _known[$node] ]] ||
+      cli::die 2 "${!1} ($1) has no line '${node} ${login}': name the head, and its workers from worker-0 on, without a gap."
   done
-  ((count > 0)) || cli::die 2 "${!1} ($1) names no worker: give it a line 'worker-0 ${login}'."
   ! env::is_given WORKERS || ((WORKERS == count)) ||
     cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) but ${!1} names ${count} workers: leave WORKERS out, because that file decides."
   WORKERS=$count

@@ -21,27 +21,19 @@ quickstart::choose_gpus() {
     cli::die 1 "nvidia-smi lists no GPU here that is whole and that no process uses: end or wait for what uses them, share them with FORCE=1, or set PROFILE=cpu to rehearse without them."
   for knob in WORKERS GPUS_PER_WORKER; do ! env::is_given "$knob" || given+=("$knob"); done
   case ${given[*]} in
-    WORKERS) quickstart::_divide "$all" WORKERS GPUS_PER_WORKER ;;
-    GPUS_PER_WORKER) quickstart::_divide "$all" GPUS_PER_WORKER WORKERS ;;
+    WORKERS) GPUS_PER_WORKER=$((${#free[@]} / WORKERS)) ;;
+    GPUS_PER_WORKER) WORKERS=$((${#free[@]} / GPUS_PER_WORKER)) ;;
     '')
       WORKERS=$((${#free[@]} % 2 ? 1 : 2))
       GPUS_PER_WORKER=$((${#free[@]} / WORKERS))
       ;;
   esac
+  ((${#given[@]} != 1 || WORKERS * GPUS_PER_WORKER == ${#free[@]})) ||
+    cli::die 2 "${given[0]}=${!given[0]} (from ${ENV_ORIGIN[${given[0]}]}) does not divide the ${#free[@]} GPUs that no process uses (${all}, by nvidia-smi): set it to a number that does, or set GPU_IDS, WORKERS and GPUS_PER_WORKER."
   ((WORKERS * GPUS_PER_WORKER <= ${#free[@]})) ||
     cli::die 2 "WORKERS=${WORKERS} (from ${ENV_ORIGIN[WORKERS]}) with GPUS_PER_WORKER=${GPUS_PER_WORKER} (from ${ENV_ORIGIN[GPUS_PER_WORKER]}) need $((WORKERS * GPUS_PER_WORKER)) GPUs, but only ${#free[@]} are used by no process (${all}, by nvidia-smi): lower one of the two, or share GPUs with FORCE=1."
   GPU_IDS=$(cut -d, -f"-$((WORKERS * GPUS_PER_WORKER))" <<<"$all")
   quickstart::_keep 'no process uses these GPUs' GPU_IDS WORKERS GPUS_PER_WORKER
-}
-
-# quickstart::_divide IDS GIVEN OTHER: the knob OTHER is how often GIVEN goes into the number of GPUs.
-quickstart::_divide() {
-  local ids=() divisors=() i
-  IFS=, read -r -a ids <<<"$1"
-  for ((i = 1; i <= ${#ids[@]}; i++)); do ((${#ids[@]} % i)) || divisors+=("$i"); done
-  ((${#ids[@]} % ${!2} == 0)) ||
-    cli::die 2 "$2=${!2} (from ${ENV_ORIGIN[$2]}) does not divide the ${#ids[@]} GPUs that no process uses ($1, by nvidia-smi): set it to one of ${divisors[*]}, or set GPU_IDS, WORKERS and GPUS_PER_WORKER."
-  declare -g "$3=$((${#ids[@]} / ${!2}))"
 }
 
 # quickstart::choose_data: a tiny model and sums, if model and data are to come from the hub and it does not answer.

@@ -43,16 +43,16 @@ hosts() { printf '%s\n' "$@" >"${HERE}/env/hosts"; }
     on_hosts node::list
     assert_error 2 "${sentence}"
   done <<'CASES'
-boss ssh://me@10.0.0.2|'boss' (line 2 of env/hosts) is not a node: use head, worker-0, worker-1, ….
-head ssh://me@10.0.0.2|'head' (line 2 of env/hosts) occurs twice: name each node once.
+boss ssh://me@10.0.0.2|'boss' (line 2 of env/hosts) is not a node, or occurs twice: name head, worker-0, worker-1, … once each.
+head ssh://me@10.0.0.2|'head' (line 2 of env/hosts) is not a node, or occurs twice: name head, worker-0, worker-1, … once each.
 worker-0 me@10.0.0.2|'me@10.0.0.2' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
 worker-0 ssh://-oProxyCommand=x|'ssh://-oProxyCommand=x' (line 2 of env/hosts) is not a host: use local (this machine), ssh://user@host or ssh://user@host:port.
 worker-0 ssh://me@10.0.0.2 gpu=0|'gpu=0' (line 2 of env/hosts) is not a setting of a host: use address=IP (by which the other hosts reach it) or gpus=0,1,….
 worker-0 ssh://me@10.0.0.2 gpus=0-3|'gpus=0-3' (line 2 of env/hosts) is not usable: use ids of that host's GPUs, separated by commas, as in gpus=0,1,2,3.
 worker-0 ssh://me@10.0.0.2 gpus=0,1|'gpus=0,1' (line 2 of env/hosts) names 2 GPUs, but GPUS_PER_WORKER=4 (from env/defaults.env): name as many, or set GPUS_PER_WORKER.
 worker-0 ssh://me@10.0.0.2 address=gpu-0|'address=gpu-0' (line 2 of env/hosts) is not an IP address: use the one by which the other hosts reach this host.
-worker-1 ssh://me@10.0.0.2|env/hosts (HOSTS_FILE) has no worker-0 but 1 workers: number them from worker-0, without a gap.
-#|env/hosts (HOSTS_FILE) names no worker: give it a line 'worker-0 ssh://user@host'.
+worker-1 ssh://me@10.0.0.2|env/hosts (HOSTS_FILE) has no line 'worker-0 ssh://user@host': name the head, and its workers from worker-0 on, without a gap.
+#|env/hosts (HOSTS_FILE) has no line 'worker-0 ssh://user@host': name the head, and its workers from worker-0 on, without a gap.
 CASES
   [[ ! -s $CALLS ]] || fail "called: $(<"$CALLS")"
 }
@@ -65,7 +65,7 @@ CASES
   assert_error 2 "'gpus=0' (line 1 of env/hosts) is for a worker: the head never gets a GPU."
   hosts 'worker-0 ssh://me@10.0.0.1'
   on_hosts node::list
-  assert_error 2 "env/hosts (HOSTS_FILE) names no head: give it a line 'head ssh://user@host'."
+  assert_error 2 "env/hosts (HOSTS_FILE) has no line 'head ssh://user@host': name the head, and its workers from worker-0 on, without a gap."
   rm "${HERE}/env/hosts"
   on_hosts node::list
   assert_error 2 'HOSTS_FILE=env/hosts is not a readable file: copy env/hosts.example there and name your hosts in it.'

@@ -57,7 +57,7 @@ chosen() { grep '^[A-Z]' "${HERE}/env/local.env" | paste -sd' '; }
   [[ $(chosen) == 'GPU_IDS=0,1,3,4,5,6 WORKERS=1 GPUS_PER_WORKER=6' ]]
   rm "${HERE}/env/local.env"
   choose GPUS_PER_WORKER=4
-  assert_error 2 'GPUS_PER_WORKER=4 (from the command line or environment) does not divide the 6 GPUs that no process uses (0,1,3,4,5,6, by nvidia-smi): set it to one of 1 2 3 6, or set GPU_IDS, WORKERS and GPUS_PER_WORKER.'
+  assert_error 2 'GPUS_PER_WORKER=4 (from the command line or environment) does not divide the 6 GPUs that no process uses (0,1,3,4,5,6, by nvidia-smi): set it to a number that does, or set GPU_IDS, WORKERS and GPUS_PER_WORKER.'
   choose WORKERS=4
   assert_status 2
   [[ ! -e ${HERE}/env/local.env ]]
