@@ -46,7 +46,7 @@ down: ## remove the cluster: exactly what bears its label; the shared directory 
 	@scripts/02_down.sh
 dashboard: ## where Ray's dashboard is, its token's file, how to log in, and whether it answers
 	@scripts/64_dashboard.sh
-tunnel: ## the ssh command that forwards the dashboard to the machine in front of you, with JOB also that job's breakpoints [JOB]
+tunnel: ## the ssh command that forwards the dashboard to the machine in front of you
 	@scripts/65_tunnel.sh
 status: ## profile, nodes, jobs [JSON=1]
 	@scripts/50_status.sh

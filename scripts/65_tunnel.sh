@@ -2,15 +2,13 @@
 # 65_tunnel: the ssh command that forwards the dashboard to where you sit, as one line on stdout for each connection. With containers
 # the line is for the machine in front of you, and leads to this host; with TRANSPORT=ssh it is for this host, and leads to the nodes.
 #
-#   scripts/65_tunnel.sh          JOB=latest scripts/65_tunnel.sh
+#   scripts/65_tunnel.sh
 #
-# JOB=<submission id> adds the ports of the breakpoints in which that job waits: 5678 for the first, and the next ones.
+# `make debugger` prints those to a job's breakpoints.
 #
-# Knobs: JOB DASHBOARD_PORT
+# Knobs: DASHBOARD_PORT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 owner::need_own head
-forwards=()
-tunnel::list forwards
-nodes::show_forwards "${forwards[@]}"
+nodes::show_forwards "${DASHBOARD_PORT}:head:8265"

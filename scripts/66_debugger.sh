@@ -12,5 +12,5 @@ helper::ensure
 if [[ $JSON == 1 ]]; then
   helper::run head breakpoints "$JOB" --json
 else
-  debugger::show "$JOB"
+  tunnel::show_breakpoints "$JOB"
 fi

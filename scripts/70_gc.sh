@@ -14,7 +14,7 @@ source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
 args=("--cluster=${CLUSTER_NAME}" "--keep=${KEEP}")
-for code in "$CODE_ID" "$CODE_A" "$CODE_B"; do args+=("--named=$(artefact::absolute "$code")"); done
+for code in "$CODE_ID" "$CODE_A" "$CODE_B"; do args+=("--named=${code}"); done
 [[ $DRY_RUN != 1 ]] || args+=(--dry-run)
 helper::ensure
 log::while 'adding up what can be removed' -- helper::run head gc "${args[@]}"

@@ -1,23 +1,13 @@
 # artefact: the training data and the model on the shared root, each made once.
 # shellcheck shell=bash
 
-# artefact::absolute SOURCE: with an absolute directory, as records and messages name it; a relative one is the caller's.
-artefact::absolute() {
-  case $1 in
-    path:*) printf 'path:%s\n' "$(env::path "${1#path:}")" ;;
-    *) printf '%s\n' "$1" ;;
-  esac
-}
-
 artefact::ensure_data() {
-  local source dir file argv files=()
-  source=$(artefact::absolute "$DATASET_SOURCE")
-  argv=(prepare-data --source "$source" --name "$DATASET" --seed "$SEED")
-  if [[ $source != path:* ]]; then
+  local dir=${DATASET_SOURCE#path:} file argv files=()
+  argv=(prepare-data --source "$DATASET_SOURCE" --name "$DATASET" --seed "$SEED")
+  if [[ $DATASET_SOURCE != path:* ]]; then
     helper::run worker-0 "${argv[@]}"
     return
   fi
-  dir=${source#path:}
   if [[ -d $dir ]]; then
     for file in {train,test,val}.{parquet,jsonl}; do
       [[ ! -e ${dir}/${file} ]] || files+=("$file")
@@ -36,12 +26,11 @@ artefact::ensure_data() {
 artefact::ensure_model() {
   artefact::_ensure_model
   [[ $PROFILE != cpu || $MODEL_SOURCE == tiny ]] ||
-    helper::run worker-0 prepare-model --source "$(artefact::absolute "$MODEL_SOURCE")" --name "$MODEL" --seed "$SEED" --critic
+    helper::run worker-0 prepare-model --source "$MODEL_SOURCE" --name "$MODEL" --seed "$SEED" --critic
 }
 
 artefact::_ensure_model() {
-  local source dir argv state
-  source=$(artefact::absolute "$MODEL_SOURCE")
+  local source=$MODEL_SOURCE dir=${MODEL_SOURCE#path:} argv state
   # vLLM's attention needs larger heads. A rehearsal trains that model too, where a quick start on GPUs has chosen it.
   [[ $source != tiny || $PROFILE == cpu && $MODEL != *-for-gpu ]] || source=tiny-for-gpu
   argv=(prepare-model --source "$source" --name "$MODEL" --seed "$SEED")
@@ -49,7 +38,6 @@ artefact::_ensure_model() {
     helper::run worker-0 "${argv[@]}"
     return
   fi
-  dir=${source#path:}
   [[ -r $dir/config.json ]] ||
     cli::die 2 "${dir} (from MODEL_SOURCE=${MODEL_SOURCE}) has no config.json that can be read: name the folder of a Hugging Face model."
   # Names, sizes and times identify the state of DIR without reading gigabytes of weights.

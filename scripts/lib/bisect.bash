@@ -50,7 +50,7 @@ bisect::_clone() {
   snapshot::refuse_password "${1#git:}"
   snapshot::need_git "VERL_REPO=$1 names a git repository"
   if [[ $1 == path:* ]]; then
-    source=$(env::path "${1#path:}")
+    source=${1#path:}
     git -C "$source" rev-parse --git-dir >/dev/null || cli::die 2 "${source} (from VERL_REPO=$1) is not a git repository that git can read (the reason is above): name one."
   else
     snapshot::ensure_clone "$source" "${1#git:}" "$1"

@@ -88,6 +88,7 @@ env::_resolve_path() {
     (-f ${CALLER_DIR}/${value} || -n $form && -d ${CALLER_DIR}/${value}) && ! $CALLER_DIR -ef $REPO_DIR ]]; then
     value=${CALLER_DIR}/${value}
   fi
+  [[ -z $form ]] || value=$(realpath -m -- "$value") # as records name it
   declare -g "$1=${form}${value}"
 }
 
@@ -145,19 +146,15 @@ env::_read_file() {
       cli::die 2 "'$(cli::shown "$line")' (line ${number} of ${file}) is not a KEY=VALUE line: write one knob per line, no spaces around '='."
     name=${BASH_REMATCH[2]} value=${BASH_REMATCH[3]}
     if [[ -n ${BASH_REMATCH[1]} ]]; then
-      env::_add_of_workers "$name" "$value" "line ${number} of ${file}"
+      [[ $value =~ ^[A-Za-z0-9_.,:=/+@-]*$ ]] ||
+        cli::die 2 "The value of ${name} (line ${number} of ${file}) is not usable: use only letters, digits and _.,:=/+@-."
+      [[ -v ENV_OF_WORKERS[$name] ]] || ENV_OF_WORKERS[$name]=$value
     else
       # Others would be exported to shells and tools that may act on them, such as BASH_ENV.
       [[ -v KNOB_TYPE[$name] ]] || knob::refuse_name "$name" "line ${number} of ${file}"
       env::_set_if_unset "$name" "$value" "$file"
     fi
   done <"${REPO_DIR}/${file}"
-}
-
-env::_add_of_workers() {
-  [[ $2 =~ ^[A-Za-z0-9_.,:=/+@-]*$ ]] ||
-    cli::die 2 "The value of $1 ($3) is not usable: use only letters, digits and _.,:=/+@-."
-  [[ -v ENV_OF_WORKERS[$1] ]] || ENV_OF_WORKERS[$1]=$2
 }
 
 # env::find_lacking LINE...: which of these lines env/local.env lacks, in ENV_LACKING. The first line with a name wins, so one that gives it

@@ -3,26 +3,18 @@
 
 declare -ga KNOB_NAMES=()
 declare -gA KNOB_TYPE=() KNOB_DEFAULT=()
-# Knobs of earlier versions, and what replaces them.
+# Knobs of earlier versions that something replaces.
 declare -grA KNOB_GONE=(
   [ADOPT]='run make down in the checkout that has the cluster'
   [BATCH_ACCOUNT]='use BATCH_OPTIONS=--account=…'
   [BATCH_CPUS]='use BATCH_OPTIONS=--cpus-per-task=…'
   [BATCH_GPUS]='use BATCH_OPTIONS=--gpus-per-node=…'
   [BENCH_ROWS]='use make -C maintain bench ARGS=…'
-  [DEBUGGER_PORT]='the ports are 5678 and the next ones'
-  [GCS_STORAGE]='Ray keeps its state in memory'
-  [GCS_TIMEOUT]='Ray waits for its GCS as long as it does by default'
-  [IMAGE_PULL_TIMEOUT]='it is always 7200'
-  [IMAGE_VERL_VERSION]='the image always has verl 0.7.1'
   [LEGACY]='use DEBUGGER=1'
   [METRIC]='the verdict on each commit decides (make logs takes METRICS=1)'
   [OPEN]='run the line that make tunnel prints'
-  [PERTURBED]='make verify makes such runs where it needs them'
-  [RAY_UNSET]='it follows from the profile'
   [RELEASES]='use make -C maintain releases ARGS=…'
   [STEP]='the verdict on each commit decides'
-  [STOP_TIMEOUT]='it is always 60'
   [TUNNEL_PORT]='edit the line that make tunnel prints'
   [TUNNEL_VIA]='add -J HOST to the line that make tunnel prints'
 )

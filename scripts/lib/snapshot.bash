@@ -68,20 +68,26 @@ snapshot::pypi_cache() { printf '%s/cache/verl/pypi-%s\n' "$WORKDIR" "$1"; }
 
 # snapshot::ensure_fetched VERSION: pip's download of that release is in its cache.
 snapshot::ensure_fetched() {
-  local cache temporary
+  local cache
   cache=$(snapshot::pypi_cache "$1")
   [[ ! -d $cache ]] || return 0
   venv::ensure
-  mkdir -p "${WORKDIR}/cache/verl"
-  temporary=$(mktemp -d "${cache}.XXXXXX.tmp")
+  snapshot::_fetch "verl $1" "$cache" \
+    "verl==$1 (from ${SNAPSHOT_KNOB}=pypi:$1) could not be fetched by pip, which says why above: check the version, or the package index of this host." \
+    "${VENV_DIR}/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile "verl==$1" --target
+}
+
+# snapshot::_fetch WHAT PLACE SENTENCE COMMAND...: COMMAND fetches it into the directory that is its last word, which becomes PLACE once it
+# is complete. If it fails, the script ends with SENTENCE.
+snapshot::_fetch() {
+  local temporary
+  mkdir -p "${2%/*}"
+  temporary=$(mktemp -d "$2.XXXXXX.tmp")
   cli::on_exit rm -rf -- "$temporary"
-  log::while "fetching verl $1" log::size "$temporary" -- \
-    "${VENV_DIR}/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-compile \
-    --target "$temporary" "verl==$1" >&2 ||
-    cli::die 2 "verl==$1 (from ${SNAPSHOT_KNOB}=pypi:$1) could not be fetched by pip, which says why above: check the version, or the package index of this host."
+  log::while "fetching $1" log::size "$temporary" -- "${@:4}" "$temporary" >&2 || cli::die 2 "$3"
   chmod 755 "$temporary"
-  mv -T -- "$temporary" "$cache" 2>/dev/null || [[ -d $cache ]] # another run may have been faster
-  log::changed "fetched verl $1 into ${cache}"
+  mv -T -- "$temporary" "$2" 2>/dev/null || [[ -d $2 ]] # another run may have been faster
+  log::changed "fetched $1 into $2"
 }
 
 snapshot::_from_pypi() {
@@ -123,18 +129,11 @@ snapshot::refuse_password() {
 # snapshot::need_git WHY: the project itself runs without git; only git repositories need it.
 snapshot::need_git() { command -v git >/dev/null || cli::die 1 "$1, and this machine has no git: install git, then run this again."; }
 
-# One clone serves every URL: the commits of a fork are fetched into it.
+# snapshot::ensure_clone CLONE URL SOURCE: one clone serves every URL: the commits of a fork are fetched into it.
 snapshot::ensure_clone() {
-  local clone=$1 url=$2 source=$3 temporary
-  [[ ! -e $clone ]] || return 0
-  mkdir -p "$WORKDIR"
-  temporary=$(mktemp -d "${clone}.XXXXXX.tmp")
-  cli::on_exit rm -rf -- "$temporary"
-  GIT_TERMINAL_PROMPT=0 log::while "cloning ${url}" log::size "$temporary" -- git clone --quiet --mirror -- "$url" "$temporary" ||
-    cli::die 2 "${url} (from ${SNAPSHOT_KNOB}=${source}) could not be cloned, as git says above: check the URL, or this host's network."
-  chmod 755 "$temporary"
-  mv -T -- "$temporary" "$clone" 2>/dev/null || [[ -d $clone ]] # another run may have been faster
-  log::changed "cloned ${url} into ${clone}"
+  [[ -e $1 ]] || GIT_TERMINAL_PROMPT=0 snapshot::_fetch "$2" "$1" \
+    "$2 (from ${SNAPSHOT_KNOB}=$3) could not be cloned, as git says above: check the URL, or this host's network." \
+    git clone --quiet --mirror -- "$2"
 }
 
 # snapshot::commit CLONE URL REF: prints the commit on stdout, or nothing if there is none. Each call fetches into its own ref: two

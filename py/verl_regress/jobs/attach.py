@@ -12,16 +12,15 @@ from verl_regress.jobs import find
 from verl_regress.jobs.listing import table
 from verl_regress.jobs.status import Breakpoint, breakpoints_of, status_of
 
-_FIRST_PORT = 5678  # where VS Code runs, of the first breakpoint's forward (tunnel::of_ports)
+_FIRST_PORT = 5678  # where VS Code runs, of the first breakpoint's forward (scripts/lib/tunnel.bash)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`breakpoints JOB [--json | --ports | --with-ports]`."""
+    """`breakpoints JOB [--json | --with-ports]`."""
     find.add_job(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print one JSON object, also if none waits")
-    how.add_argument("--ports", action="store_true", help="print `NODE PORT` of each process, for forwards")
-    how.add_argument("--with-ports", action="store_true", help="the page, then what --ports prints; NUL ends each item")
+    how.add_argument("--with-ports", action="store_true", help="the page, then lines `NODE PORT`; NUL ends each")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,9 +41,6 @@ def run(args: argparse.Namespace) -> int:
     if not waiting:
         raise BadInput(f"{job.ray_id} waits in no breakpoint now: 'make wait JOB={job.ray_id}' says when it does.")
     ports = "\n".join(f"{one.node} {one.port}" for one in waiting)
-    if args.ports:
-        print(ports)
-        return 0
     page = "\n".join(printable(line) for line in _page(job, waiting))
     sys.stdout.write(f"{page}\0{ports}\0" if args.with_ports else f"{page}\n")
     return 0

@@ -85,8 +85,6 @@ waits() { [[ $(JSON=1 JOB="$1" scripts/66_debugger.sh 2>/dev/null | jq '.breakpo
   [[ $(jq -r .connect.port <<<"$attach") == 5678 ]]
   # Ray's own word for it: that worker is paused, and its debugger has that port.
   [[ $(container::api '/api/v0/workers?detail=1&limit=1000' | jq "[.data.result.result[] | select(.num_paused_threads > 0) | .debugger_port]") == *"$port"* ]]
-  run make --no-print-directory tunnel JOB=stops
-  assert_line "ssh -N.* -L ${DASHBOARD_PORT}:127\.0\.0\.1:${DASHBOARD_PORT} -L 5678:$(container::ip "$node"):${port} .*"
 
   for target in status jobs; do
     run make --no-print-directory "$target"

@@ -64,7 +64,7 @@ path:${BOX}/home dir/verl
 my.yaml
 ${BOX}/home dir
 env/ray/cpu.yaml
-path:~user
+path:${HERE}/~user
 "* ]] || fail 'other paths'
 }
 

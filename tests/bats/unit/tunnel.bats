@@ -32,7 +32,7 @@ on_ssh() { sandbox::verb TRANSPORT=ssh "$@"; }
   # shellcheck disable=SC2016  # expanded when the script runs
   printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin env::load \
     'helper::run() { printf "%s\n" "$*" >>"${HOST_ROOT}/asked" && printf "%b" "$(<"${HOST_ROOT}/answer")" && [[ -e ${HOST_ROOT}/answer ]]; }' \
-    'debugger::show job' >"${HERE}/scripts/show.sh"
+    'tunnel::show_breakpoints job' >"${HERE}/scripts/show.sh"
   printf 'TASK\\n\\n{}\\0worker-0 4711\\nworker-1 4712\\0' >"${BOX}/root/answer"
   sandbox::run TRANSPORT=ssh scripts/show.sh
   assert_status 0
