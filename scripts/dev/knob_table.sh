@@ -17,6 +17,7 @@ table::print() {
         empty = type ~ / or empty(, typed)?$/ ? " or empty" : ""
         type = substr(type, 1, at - 1) empty
       }
+      if (split(type, words, " ") > 12) type = words[1] " " words[2] " " words[3] " … or empty"
       next
     }
     /^# / { text = text (text == "" ? "" : " ") substr($0, 3); next }
