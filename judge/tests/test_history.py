@@ -365,7 +365,7 @@ class TestPage:
             f"\N{NO-BREAK SPACE}path:/b{at} (1 session)" for at in range(15)
         ]
         assert "3 more" in keys
-        assert len({trends.look(at)[:2] for at in range(35)}) == 35
+        assert len({trends.style(at)[:2] for at in range(35)}) == 35
 
     def test_every_metric_has_a_curve_and_every_change_point_a_mark(self, page, text):
         groups = [each["id"] for each in Parsed(text).all("g") if "id" in each]

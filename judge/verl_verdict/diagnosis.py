@@ -28,7 +28,7 @@ class Diagnosis:
     config: tuple[comparable.Difference, ...] = ()  # differences of verl's config that may explain it
 
     def __str__(self) -> str:
-        return f"step {self.step}, {self.metric}: {both(self.a, self.b)}"
+        return f"step {self.step}, {self.metric}: {a_and_b(self.a, self.b)}"
 
 
 def diagnose(found: Comparison, config: Sequence[comparable.Difference]) -> Diagnosis | None:
@@ -144,7 +144,7 @@ def number(value: float) -> str:
     return short if float(short) == value else f"{value:.{_SHOWN}g}"
 
 
-def both(a: float, b: float) -> str:
+def a_and_b(a: float, b: float) -> str:
     """`A 0.45, B 0.01`: four digits, or six where four do not tell them apart."""
     digits = 4 if f"{a:.4g}" != f"{b:.4g}" else _SHOWN
     return f"A {a:.{digits}g}, B {b:.{digits}g}"
@@ -155,7 +155,7 @@ def counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
-def doubt(failed: int) -> str:
+def doubt_of_checks(failed: int) -> str:
     """What it means for the runs of a session that so many of its checks failed; empty if none did."""
     return f"{counted(failed, 'check')} failed, so this may not be about the code that was asked for" if failed else ""
 

@@ -49,7 +49,7 @@ class Point:
     @property
     def doubt(self) -> str:
         """Why it may not be about the code that was asked for; empty if its session's checks say that it is."""
-        return diagnosis.doubt(self.failed_checks)
+        return diagnosis.doubt_of_checks(self.failed_checks)
 
     @property
     def compared(self) -> Run:
@@ -296,4 +296,4 @@ def _sampled(
 
 
 def _doubt(points: Iterable[Point]) -> str:
-    return diagnosis.doubt(sum({point.session: point.failed_checks for point in points}.values()))
+    return diagnosis.doubt_of_checks(sum({point.session: point.failed_checks for point in points}.values()))

@@ -169,7 +169,7 @@ def _keys(group: Group) -> Markup:
     """Which line is which series."""
     items = []
     for at, (series, count) in enumerate(group.series.items()):
-        colour, _, marker = trends.look(at)
+        colour, _, marker = trends.style(at)
         sign = element("span", marker, style=f"color: var(--{colour})", aria_hidden="true")
         items.append(element("li", sign, f"\N{NO-BREAK SPACE}{series} ({counted(count, 'session')})"))
     shown = element("ul", *items[:_KEYS], class_="keys")

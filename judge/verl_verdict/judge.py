@@ -453,7 +453,7 @@ def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
         if judged.word in (Word.REGRESSED, Word.IMPROVED):
             return dataclasses.replace(judged, first=first)
     # Statistics show no better or worse side, and the values differ all the same.
-    values = diagnosis.both(first.a, first.b)
+    values = diagnosis.a_and_b(first.a, first.b)
     says = "runs of A with one seed are equal, and B differs"
     if known.is_measured:
         says = "on A's rollouts B differs from A by more than A's repeat does"

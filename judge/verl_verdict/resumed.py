@@ -80,10 +80,10 @@ def judge(
     a, b = ([Resumed(each.run.without(ignore), each.straight.without(ignore)) for each in side] for side in (a, b))
     why_not = _why_not(found, [*a, *b] if a and b else [], source)
     if why_not:
-        return _beside(_noted(found, f"not compared with the straight runs: {why_not}"), source)
+        return _unless_sources_differ(_with_notes(found, f"not compared with the straight runs: {why_not}"), source)
     off = exact.noise([(each.straight, each.run) for each in a])
     mine, other, beyond_mine = _side("A", a, exact.Noise()), _side("B", b, exact.Noise()), _side("B", b, off)
-    found = _noted(found, str(mine), str(other))
+    found = _with_notes(found, str(mine), str(other))
     how = f"{mine.steps} of each resumed run against those of its straight run, value by value"
     is_exact = mine.goes_on or _repeats(found, source)
     if is_exact and beyond_mine.found.outcome is Outcome.DIFFERS:
@@ -92,7 +92,7 @@ def judge(
         reason = f"B goes on where its checkpoint was, and A does not: {mine.where}"
         return dataclasses.replace(found, word=Word.IMPROVED, reason=reason, how=how, pairs_needed=None)
     both_go_on = mine.goes_on and other.goes_on and not any(map(_lacks, (*a, *b)))
-    return _beside(found, source, how if both_go_on else None)
+    return _unless_sources_differ(found, source, how if both_go_on else None)
 
 
 def _why_not(found: Verdict, pairs: Sequence[Resumed], source: Verdict) -> str | None:
@@ -110,11 +110,11 @@ def _repeats(found: Verdict, source: Verdict) -> bool | None:
 
 
 def _side(name: str, pairs: Sequence[Resumed], known: Noise) -> _Side:
-    compared = [_Side(name, each, exact.compare(each.straight, each.run, known), _off(each)) for each in pairs]
+    compared = [_Side(name, each, exact.compare(each.straight, each.run, known), _differing(each)) for each in pairs]
     return min(compared, key=lambda each: exact.worst_first(each.found))
 
 
-def _off(pair: Resumed) -> int:
+def _differing(pair: Resumed) -> int:
     found = itertools.chain.from_iterable(exact.differences(pair.straight, pair.run))
     return len({each.metric for each in found if each.size > exact.ROUNDING})
 
@@ -129,7 +129,7 @@ def _lacks(pair: Resumed) -> bool:
     )
 
 
-def _noted(found: Verdict, *notes: str) -> Verdict:
+def _with_notes(found: Verdict, *notes: str) -> Verdict:
     return dataclasses.replace(found, notes=(*notes, *found.notes))
 
 
@@ -144,7 +144,7 @@ def _regressed(found: Verdict, mine: _Side, other: _Side, a: Sequence[Resumed]) 
     return dataclasses.replace(found, word=Word.REGRESSED, reason=reason, first=differs, pairs_needed=None)
 
 
-def _beside(found: Verdict, source: Verdict, both_go_on: str | None = None) -> Verdict:
+def _unless_sources_differ(found: Verdict, source: Verdict, both_go_on: str | None = None) -> Verdict:
     """Where the runs that are continued differ, so do the resumed ones. That shows nothing about resuming; `both_go_on` tells how it was seen."""
     is_new = found.word is Word.REGRESSED and source.word is not Word.REGRESSED
     if found.word in _AGREE or source.word in _AGREE or is_new:

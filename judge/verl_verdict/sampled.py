@@ -91,7 +91,7 @@ def worse_alone(a: Run, b: Run, workload: str, chosen: Sequence[Decisive]) -> st
         decisive = summary.decisive
         mine, other = summary.value(a), summary.value(b)
         if decisive.path_free and decisive.good * (other - mine) < -summary.decisive.floor_of(mine):
-            return f"{summary.name} is worse: {diagnosis.both(mine, other)}"
+            return f"{summary.name} is worse: {diagnosis.a_and_b(mine, other)}"
     return None
 
 
@@ -152,7 +152,7 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
     base = dataclasses.replace(case.base, rows=tuple(rows), how=f"{look.pairs} pairs of runs, by statistics")
     for word in (Word.REGRESSED, Word.CHANGED, Word.IMPROVED):
         if found_so := [row for row in rows if row.finding == word.value]:
-            reason = f"{found_so[0].summary}: {diagnosis.both(found_so[0].a, found_so[0].b)}, beyond the margin of {found_so[0].margin:.4g} (p {found_so[0].p:.2g})"
+            reason = f"{found_so[0].summary}: {diagnosis.a_and_b(found_so[0].a, found_so[0].b)}, beyond the margin of {found_so[0].margin:.4g} (p {found_so[0].p:.2g})"
             return dataclasses.replace(base, word=word, reason=reason, first=_first(case, every, look.pairs))
     dead = [row for at, row in enumerate(rows) if np.ptp(a[:, at]) == 0]
     if dead:

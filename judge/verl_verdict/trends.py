@@ -24,7 +24,7 @@ _COLOURS = ("a", "b", "good", "odd", "mark")
 _MARKERS = (("o", "●"), ("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"), ("X", "✖"))
 
 
-def look(at: int) -> tuple[str, str, str]:
+def style(at: int) -> tuple[str, str, str]:
     """How the series with that number is drawn: its colour, its marker, and the marker as text."""
     return (_COLOURS[at % len(_COLOURS)], *_MARKERS[at % len(_MARKERS)])
 
@@ -61,7 +61,7 @@ def _draw(axes: Axes, group: Group, trend: Trend, name: str) -> None:
         if not values:
             continue
         shown |= values.keys()
-        colour, marker, _ = look(place)
+        colour, marker, _ = style(place)
         paint, means = drawing.COLOURS[colour], {at: fmean(of_session) for at, of_session in values.items()}
         single = [(at, value) for at, of_session in values.items() if len(of_session) > 1 for value in of_session]
         if single:

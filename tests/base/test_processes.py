@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from verl_regress.base import processes
-from verl_regress.base.processes import MARK, main, ours, running, stop
+from verl_regress.base.processes import MARK, main, of_cluster, running, stop
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def test_only_the_marked_are_found_and_ended(start):
     other, longer, bare = start(THERE, "sleep", "60"), start(f"{HERE}-too", "sleep", "60"), start(None, "sleep", "60")
     while "sleep" not in running(HERE):
         pass
-    assert own.pid in ours(HERE)
+    assert own.pid in of_cluster(HERE)
     assert running(HERE) == {Path(sys.executable).name, "sleep"}
     assert stop(HERE) == 2
     assert own.wait() == -15
@@ -52,7 +52,7 @@ def test_only_the_marked_are_found_and_ended(start):
 def test_an_unmarked_process_in_a_marked_session_is_included(start):
     """Like Ray's workers, whose title hides their environment."""
     own = start(HERE, sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'], env={})")
-    while len(ours(HERE)) < 2:
+    while len(of_cluster(HERE)) < 2:
         pass
     assert stop(HERE) == 2
     assert own.wait() == -15
@@ -62,14 +62,14 @@ def test_a_zombie_is_not_found(start):
     process = start(HERE, "sleep", "60")
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert (ours(HERE), processes.commands().get(process.pid)) == ({}, None)
+    assert (of_cluster(HERE), processes.commands().get(process.pid)) == ({}, None)
     assert os.getpid() in processes.commands()
 
 
 def test_a_session_with_another_leader_is_not_included(start):
     script = f"import subprocess; subprocess.run(['sleep', '60'], env={{'{MARK}': '{HERE}'}})"
     leader = start(None, sys.executable, "-c", script)
-    while not ours(HERE):
+    while not of_cluster(HERE):
         pass
     assert stop(HERE) == 1
     assert leader.wait() == 0
@@ -91,7 +91,7 @@ def test_the_questions_that_scripts_ask(start, capsys):
 
 def test_a_start_at_work_is_known_by_its_flag(monkeypatch):
     lines = {1: "/opt/venv/bin/python /opt/venv/bin/ray start --head --disable-usage-stats", 2: "/ray/raylet --head"}
-    monkeypatch.setattr(processes, "ours", lambda cluster: lines)
+    monkeypatch.setattr(processes, "of_cluster", lambda cluster: lines)
     assert running(HERE) == {"python", "raylet", "ray-start"}
 
 
@@ -100,14 +100,14 @@ def test_a_program_is_known_by_its_file_and_not_by_an_argument(start, tmp_path):
     script = tmp_path / "dashboard.py"
     script.write_text("import time; time.sleep(60)")
     start(HERE, sys.executable, str(script), "--raylet_socket_name=/s/raylet", "/s/raylet")
-    while len(ours(HERE)) < 1 or str(script) not in str(ours(HERE)):
+    while len(of_cluster(HERE)) < 1 or str(script) not in str(of_cluster(HERE)):
         pass
     assert running(HERE) == {Path(sys.executable).name, "dashboard.py"}
 
 
 def test_a_process_that_cannot_be_ended_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(processes, "_GRACE", 0.1)
-    monkeypatch.setattr(processes, "ours", lambda cluster: {4242: "raylet"})
+    monkeypatch.setattr(processes, "of_cluster", lambda cluster: {4242: "raylet"})
     monkeypatch.setattr(processes, "_signal", lambda pid, number: None)
     assert main(["stop", HERE]) == 1
     assert capsys.readouterr().err == "error   1 processes of Ray cannot be ended: [4242]: inspect them on that node.\n"

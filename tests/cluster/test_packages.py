@@ -43,7 +43,7 @@ def test_names_are_normalised_and_the_first_complete_package_on_the_path_counts(
         write(tmp_path / folder / f"{name}.dist-info/METADATA", text)
     monkeypatch.setattr(deps, "PACKAGES", tmp_path / "helper")
     monkeypatch.setattr(sys, "path", [*(str(tmp_path / name) for name in ("one", "two", "helper"))])
-    assert packages.here()["packages"] == {"flash-attn": "2.0"}
+    assert packages.own_packages()["packages"] == {"flash-attn": "2.0"}
 
 
 @pytest.mark.parametrize("text", [None, '{"start": "0", "packages": {}}', '{"start'])

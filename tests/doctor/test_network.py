@@ -185,7 +185,7 @@ def test_our_own_ray_that_starts_meanwhile_is_no_foreign_listener(itself, monkey
         return {6379: 7, 52365: 8, 8265: 9, 8266: 10, 8267: None}
 
     monkeypatch.setattr(network.processes, "listening", listening)
-    monkeypatch.setattr(network.processes, "ours", lambda _cluster: running)
+    monkeypatch.setattr(network.processes, "of_cluster", lambda _cluster: running)
     monkeypatch.setattr(network.processes, "commands", lambda: {9: b"nc\0-l\0"})  # and 10 has ended
     assert itself() == [
         ("VR-NET-08", "process 9 (nc) listens on port 8265"),

@@ -158,7 +158,10 @@ def test_what_a_checkpoint_lacks(job, name, content, problem):
         place.unlink()
     assert checkpoints.problem_of(checkpoint) == problem
     write_checkpoint(job, 4)
-    assert next(checkpoints.checked(job)) == (job.checkpoints / "global_step_4", "it was not saved to its end")
+    assert next(checkpoints.all_with_problems(job)) == (
+        job.checkpoints / "global_step_4",
+        "it was not saved to its end",
+    )
 
 
 def test_what_fsdp_saved_is_for_as_many_gpus(job):

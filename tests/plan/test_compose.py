@@ -10,6 +10,7 @@ from wording import THEIRS, said
 
 from verl_regress.base.errors import BadInput
 from verl_regress.plan.compose import compose
+from verl_regress.plan.devices import Devices, Pool
 from verl_regress.plan.overrides import Override
 
 CODE = {"code_id": "codeA", "verl_version": "0.7.1"}
@@ -225,45 +226,10 @@ def test_a_left_out_optional_override_is_reported(submit, shared):
     assert not any("gone" in word for word in resolved["argv"])
 
 
-POOL = ("+trainer.nnodes=2", "+trainer.n_gpus_per_node=4")
-APART = ("+actor_rollout_ref.rollout={nnodes: 1, n_gpus_per_node: 5}",)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "resource", "count"),
-    [
-        ((), "GPU", 0),
-        (POOL, "GPU", 8),
-        ((*POOL, "trainer.device=cpu"), "cpu", 8),
-        ((*POOL, "trainer.device=npu"), "NPU", 8),
-        ((*POOL, "+reward_model={enable_resource_pool: true, nnodes: 1, n_gpus_per_node: 3}"), "GPU", 11),
-        ((*POOL, "+reward={reward_model: {enable_resource_pool: true, nnodes: 1, n_gpus_per_node: 3}}"), "GPU", 11),
-        ((*POOL, "+distillation={enabled: true, nnodes: 1, n_gpus_per_node: 2}"), "GPU", 10),
-        ((*POOL, "+distillation={enabled: false, nnodes: 1, n_gpus_per_node: 2}"), "GPU", 8),
-        ((*POOL, *APART, "+trainer.use_v1=True", "+trainer.v1={trainer_mode: separate_async}"), "GPU", 13),
-        ((*POOL, *APART, "+trainer.use_v1=True", "+trainer.v1={trainer_mode: sync}"), "GPU", 8),
-        (("+trainer.nnodes=2", "+trainer.n_gpus_per_node=${trainer.save_freq}", "trainer.save_freq=3"), "GPU", 6),
-    ],
-)
-def test_the_devices_that_the_job_will_take(snapshot, overrides, resource, count):
-    devices = composed(snapshot, *overrides).devices
-    assert (devices.resource, devices.count) == (resource, count)
-
-
-def test_devices_fit_on_nodes_pool_by_pool(snapshot):
-    both = (*POOL, "+reward_model={enable_resource_pool: true, nnodes: 1, n_gpus_per_node: 3}")
-    devices = composed(snapshot, *both).devices
-    assert [(pool.key, pool.nodes, pool.on_each) for pool in devices.pools] == [
-        ("trainer", 2, 4),
-        ("reward_model", 1, 3),
-    ]
-    assert [devices.misfit(has) is None for has in ([4, 4, 3], [8, 4], [11], [4, 4, 2, 2], [3] * 4)] == [
-        True, True, True, False, False,
-    ]  # fmt: skip
-    apart = composed(
-        snapshot, *POOL, *APART, "+trainer.use_v1=True", "+trainer.v1={trainer_mode: separate_async}"
-    ).devices
-    assert apart.misfit([4, 4, 1, 1, 1, 1, 1]) is None  # replicas of the rollout may be smaller
+def test_the_devices_are_those_of_the_whole_config(snapshot):
+    pool = ("+trainer.nnodes=2", "+trainer.n_gpus_per_node=${trainer.save_freq}", "trainer.save_freq=3")
+    assert composed(snapshot).devices == Devices("GPU", 0)
+    assert composed(snapshot, *pool, "trainer.device=cpu").devices == Devices("cpu", 6, (Pool("trainer", 2, 3),))
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def started_with() -> list[bytes]:
     return _environ(Path("/proc/self"))
 
 
-def ours(cluster: str) -> dict[int, str]:
+def of_cluster(cluster: str) -> dict[int, str]:
     """The command line of each process, by pid: processes with the mark, and all processes in their sessions.
 
     Ray sets its workers' titles and so overwrites the environment that the kernel shows (2.60), but everything that
@@ -154,14 +154,14 @@ def _environ(path: Path) -> list[bytes]:
 
 def running(cluster: str) -> set[str]:
     """The names of their programs and scripts (raylet, gcs_server, dashboard.py), and `ray-start` while one is at work."""
-    lines = [line.split() for line in ours(cluster).values()]
+    lines = [line.split() for line in of_cluster(cluster).values()]
     names = {Path(word).name for line in lines for word in line if word is line[0] or word.endswith(".py")}
     return names | {"ray-start" for line in lines if _START in line}
 
 
 def stop(cluster: str) -> int:
     """End them all; returns how many there were. Raises TimeoutError if one cannot be ended."""
-    return end(lambda: ours(cluster), "Ray")
+    return end(lambda: of_cluster(cluster), "Ray")
 
 
 def end(find: Callable[[], Mapping[int, str]], whose: str) -> int:

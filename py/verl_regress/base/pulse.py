@@ -32,7 +32,7 @@ class Pulse:
             self._since = now
         self._words = words
         if say.view.columns:
-            say.live(self._line(now))
+            say.live_line(self._line(now))
             return
         if has_changed and is_news:
             self._news = now

@@ -45,7 +45,7 @@ def shown(path: object) -> str:
     return view.shown(str(path))
 
 
-def live(text: str) -> None:
+def live_line(text: str) -> None:
     """Show what is going on until the next line; on a terminal only."""
     line = " " * _WORD_WIDTH + printable(shown(text))
     print(f"\x1b[K{line[: view.columns - 1]}", end="\r", file=sys.stderr, flush=True)

@@ -66,7 +66,7 @@ def await_all(args: argparse.Namespace) -> None:
     wanted = dict(node.partition("=")[::2] for node in args.nodes)
     end = time.monotonic() + args.deadline
     if not packages.is_listed(args.log_dir, "head"):
-        packages.keep(args.log_dir, "head")
+        packages.write_list(args.log_dir, "head")
     pulse = Pulse(time.monotonic())
     while True:
         try:

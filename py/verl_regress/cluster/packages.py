@@ -48,13 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List this node's packages."""
-    keep(SharedRoot(args.shared_root).ray_logs(args.cluster), args.node)
+    write_list(SharedRoot(args.shared_root).ray_logs(args.cluster), args.node)
     return 0
 
 
-def keep(log_dir: Path, node: str) -> None:
+def write_list(log_dir: Path, node: str) -> None:
     """Write this node's list."""
-    content = {"start": start_of(log_dir, node), **here()}
+    content = {"start": start_of(log_dir, node), **own_packages()}
     write_atomically(log_dir / f"{node}.packages.json", json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
@@ -77,7 +77,7 @@ def _listed(log_dir: Path, node: str, start: str | None) -> dict[str, Any] | Non
     return None
 
 
-def here() -> dict[str, Any]:
+def own_packages() -> dict[str, Any]:
     """The packages that a job on this node finds; what only the helper sees is left out."""
     # Imported here: `make status` and others read lists with the standard library alone, and metadata takes 30 ms to load.
     from importlib import metadata

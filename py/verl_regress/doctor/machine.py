@@ -45,7 +45,7 @@ def _read(path: str) -> str:
 
 def _limits(plan: Plan) -> Iterator[tuple[str, str]]:
     """Of Ray's raylet, from which a job inherits them, or of what we start there. Ray raises that of open files to the hard limit."""
-    ours = processes.ours(plan.knobs["CLUSTER_NAME"])
+    ours = processes.of_cluster(plan.knobs["CLUSTER_NAME"])
     raylets = [pid for pid, command in ours.items() if "/raylet" in command.split(" ")[0]]
     text = _read(f"proc/{raylets[0] if raylets else 'self'}/limits")
     files = _OPEN_FILES if plan.profile == "cpu" else _OPEN_FILES_ON_GPUS

@@ -81,7 +81,7 @@ def _of_itself(plan: Plan, gloo: str) -> Iterator[tuple[str, str]]:
         yield "VR-NET-07", f"the proxy {proxy.rpartition('@')[2]} catches {', '.join(caught)}"
     of_head = (int(plan.knobs["GCS_PORT"]), _DASHBOARD_PORT) if plan.node == "head" else ()
     listening = processes.listening({_AGENT_PORT, *of_head})  # before `ours`: our own Ray may be starting
-    ours, commands = processes.ours(plan.knobs["CLUSTER_NAME"]), processes.commands()
+    ours, commands = processes.of_cluster(plan.knobs["CLUSTER_NAME"]), processes.commands()
     for port, pid in listening.items():
         if pid is None:
             yield "VR-NET-08", f"a process that this node does not show us listens on port {port}"

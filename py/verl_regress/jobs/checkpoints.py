@@ -22,10 +22,10 @@ def names(job: JobDir) -> list[str]:
 
 def newest(job: JobDir) -> Path | None:
     """The newest complete `global_step_N` of this attempt, or None."""
-    return next((path for path, problem in checked(job) if problem is None), None)
+    return next((path for path, problem in all_with_problems(job) if problem is None), None)
 
 
-def checked(job: JobDir) -> Iterator[tuple[Path, str | None]]:
+def all_with_problems(job: JobDir) -> Iterator[tuple[Path, str | None]]:
     """Every `global_step_N` of this attempt, the newest first, with why it is not complete (None: it is).
 
     verl writes N to latest_checkpointed_iteration.txt when all of it is saved (0.7.1 to 0.9.1), and removes old ones while it saves.
@@ -96,6 +96,6 @@ def problem_of(checkpoint: Path, gpus: int | None = None) -> str | None:
     return None
 
 
-def continuing(checkpoint: Path) -> list[str]:
+def resume_overrides(checkpoint: Path) -> list[str]:
     """The overrides that make any trainer continue from a checkpoint and leave it unchanged (0.7.1 to 0.9.1)."""
     return ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}"]

@@ -147,10 +147,10 @@ def _recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | N
         return None, []
     chosen, earlier = driver, [one for one in records if one["time"] > driver["time"] - _BEFORE and one is not driver]
     # The same exception came through Ray from another process, maybe through several: the first has where it was raised.
-    through_ray = next((_said(one) for one in driver["chain"] if one["came_from_ray"]), None)
+    through_ray = next((_in_one_line(one) for one in driver["chain"] if one["came_from_ray"]), None)
     if through_ray is not None:  # an exception without a message has the code that raised it there
-        chosen = next((one for one in earlier if _said(one["chain"][-1]).startswith(through_ray)), chosen)
-    chosen = next((one for one in (chosen, *earlier) if not _SYMPTOM.search(_said(one["chain"][-1]))), chosen)
+        chosen = next((one for one in earlier if _in_one_line(one["chain"][-1]).startswith(through_ray)), chosen)
+    chosen = next((one for one in (chosen, *earlier) if not _SYMPTOM.search(_in_one_line(one["chain"][-1]))), chosen)
     chain = chosen["chain"]
     at, also = _root(chain)
     nearest = [*chain[at:], *reversed(chain[:at]), *driver["chain"]]
@@ -170,7 +170,7 @@ def _cause(
     return {"type": kind, "message": _cut(_one_line(message), _LONGEST), "where": where, "also": also, "hint": hint}
 
 
-def _said(one: Mapping[str, Any]) -> str:
+def _in_one_line(one: Mapping[str, Any]) -> str:
     return ": ".join(filter(None, (one["type"].rpartition(".")[2], _one_line(one["message"]))))
 
 
@@ -181,9 +181,9 @@ def _root(chain: Sequence[Mapping[str, Any]]) -> tuple[int, str | None]:
         last, earlier = chain[at], chain[at - 1]
         is_carrier = last["came_from_ray"] or last["type"].rpartition(".")[2] in _CARRIERS
         if last["link"] == "context" and not is_carrier:
-            return at, also or _cut(f"while it handled {_said(earlier)}", _LONGEST_ALSO)
-        if not is_carrier and _said(last) != _said(earlier):
-            also = also or _cut(f"which became {_said(last)}", _LONGEST_ALSO)
+            return at, also or _cut(f"while it handled {_in_one_line(earlier)}", _LONGEST_ALSO)
+        if not is_carrier and _in_one_line(last) != _in_one_line(earlier):
+            also = also or _cut(f"which became {_in_one_line(last)}", _LONGEST_ALSO)
     return 0, also
 
 

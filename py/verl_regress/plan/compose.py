@@ -84,7 +84,7 @@ def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Se
     snapshot = f"CODE_ID={code['code_id']} (verl {code['verl_version']})"
     directory, name = _config_of(code_path, module, snapshot)
     checks, where = Values(code_path, f"verl {code['verl_version']}"), f"{name} of {snapshot}"
-    with hydra.initialize_config_dir(str(directory), version_base=None), _noted(overrides) as own:
+    with hydra.initialize_config_dir(str(directory), version_base=None), _noting_what_applies(overrides) as own:
         try:
             config = hydra.compose(name, overrides=[override.text for override in overrides])
         except Exception as error:  # apart from its own errors, Hydra raises ValueError and AssertionError
@@ -127,7 +127,7 @@ class _Own:
 
 
 @contextmanager
-def _noted(overrides: Sequence[Override]) -> Iterator[_Own]:
+def _noting_what_applies(overrides: Sequence[Override]) -> Iterator[_Own]:
     """Note what Hydra (1.3) applies the overrides to, and leave out optional ones. To compose again without them takes as long as the first time.
 
     verl is blocked, whether the image's or another: Hydra would import it to look into pkg://verl…. And OmegaConf (2.3), which builds its
@@ -176,7 +176,7 @@ def _as_yaml(config: Any, overrides: Sequence[Override], where: str) -> str:
         key = f"{error.full_key}.".replace("[", ".")
         for override in overrides:
             if key.startswith(f"{override.parts()[1]}."):
-                raise _unfit(error, override, where) from None
+                raise _does_not_fit(error, override, where) from None
         return f"# ${{…}} is not filled in: {str(error).splitlines()[0]}\n{OmegaConf.to_yaml(_filled_in(config))}"
 
 
@@ -204,7 +204,7 @@ def _refusal(error: Exception, overrides: Sequence[Override], config: Any, where
     quoted = [each for each in overrides if re.search(rf"(^|\s|'){re.escape(each.text)}('|\s|$)", said)]
     culprit = next(iter([*quoted, *(each for each in overrides if f"'{each.parts()[1]}'" in said)]), None)
     if culprit is None or not str(error).startswith(_NO_KEY):
-        return _unfit(error, culprit, where)
+        return _does_not_fit(error, culprit, where)
     key = culprit.parts()[1]
     if culprit.origin == DETERMINISTIC:
         cure = "name a snapshot whose verl has it, or leave DETERMINISTIC out"
@@ -214,7 +214,7 @@ def _refusal(error: Exception, overrides: Sequence[Override], config: Any, where
     return BadInput(f"{culprit.shown} sets a key that {where} lacks: {cure} a new key, write '+{shown(culprit.text)}'.")
 
 
-def _unfit(error: Exception, culprit: Override | None, where: str) -> BadInput:
+def _does_not_fit(error: Exception, culprit: Override | None, where: str) -> BadInput:
     cause = error.__cause__ if str(error).startswith("Error merging override ") else error
     words = shown(" ".join(_BEHIND.split(str(cause))[0].split()), 500)
     if culprit is None:

@@ -10,7 +10,7 @@ from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.jobspec import BaseConfig, Deterministic, JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
-from verl_regress.jobs.checkpoints import continuing, step_of
+from verl_regress.jobs.checkpoints import resume_overrides, step_of
 from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override
 from verl_regress.plan.workloads import WORKLOADS, Workload
 
@@ -62,7 +62,7 @@ class Attempt:
         if self.checkpoint is None:
             return []
         kept = Override("trainer.del_local_ckpt_after_load=False", "make resume", optional=True)  # SFT lacks it
-        return [*(Override(text, "make resume") for text in continuing(self.checkpoint)), kept]
+        return [*(Override(text, "make resume") for text in resume_overrides(self.checkpoint)), kept]
 
     def recorded(self) -> dict[str, Any]:
         """The attempt that it comes from, the checkpoint and its step."""

@@ -98,7 +98,7 @@ def _watch(job: JobDir, cluster: str, secrets: leaks.Written) -> dict[str, Any]:
     while job.read_state("ended") is None and time.monotonic() < end:
         count, shown = leaks.in_processes(secrets)
         looks, most, found = looks + (job.read_state("started") is not None), max(most, count), found | shown
-        peers |= processes.peers(processes.ours(cluster))
+        peers |= processes.peers(processes.of_cluster(cluster))
         time.sleep(_LOOK_EVERY)
     files = leaks.files_below(ray_internals.ALL_LOGS)
     hosts = {socket.gethostname(), socket.getfqdn(), *processes.addresses()}
@@ -343,7 +343,7 @@ def _report(done: Done, where: str) -> int:
         "time": time_now, "version": __version__, "where": where, "status": int(status), "nodes": evidence.nodes(done.api),
         "packages": [job.read_config("packages.json") for job in done.jobs[:1]],
         "checks": [
-            {"section": check.section, "result": "not run" if result.skipped else result.word, **result.plain}
+            {"section": check.section, "result": "not run" if result.skipped else result.word, **result.as_dict}
             for check, result in zip(CHECKS, results, strict=True)
         ],
     }  # fmt: skip

@@ -54,7 +54,7 @@ class Result:
         return "ok" if self.passed else "skip" if self.skipped else "FAIL"
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """As plain data."""
         keys = ("name", "claim", "passed", "skipped", "checked", "problems")
         return {key: getattr(self, key) for key in keys}
@@ -211,29 +211,29 @@ def _workloads_ran(name: str, job: Any, _evidence: Evidence) -> Iterable[str]:
         yield f"{name} is at step {job['steps'][-1] if job['steps'] else 0} of {job['total_steps']}"
 
 
-def _one(suite: Suite) -> Sequence[str]:
-    return _pair(suite)[1:]
+def _b_of_first_case(suite: Suite) -> Sequence[str]:
+    return _first_pair(suite)[1:]
 
 
-def _pair(suite: Suite) -> Sequence[str]:
+def _first_pair(suite: Suite) -> Sequence[str]:
     return [run.name for run in schedule.first_runs(suite.cases[0])]
 
 
-def _every(suite: Suite) -> Sequence[str]:
+def _all_pairs(suite: Suite) -> Sequence[str]:
     return [run.name for case in suite.cases for run in schedule.first_runs(case)]
 
 
-def _continuing(suite: Suite) -> Sequence[str]:
+def _first_resumed_pair(suite: Suite) -> Sequence[str]:
     """B of the first case that continues another one, and of that one."""
     b = ((case, schedule.first_runs(case)[1]) for case in suite.cases if case.continues)
     return next(([schedule.source_of(run, case).name, run.name] for case, run in b), [])
 
 
 CHECKS = (
-    Check("placement", "every driver ran on a worker, not on the head", _one, _driver_on_worker),
-    Check("outputs", "every job has its own directory, which no later job changed", _pair, _outputs_kept),
-    Check("checkpoints", "checkpoints come every save_freq steps only", _one, _checkpoints),
-    Check("further", "further steps were trained from a checkpoint", _continuing, _trained_further),
-    Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _pair, _import_origin, _loaded_the_same),
-    Check("workloads", "every case ran with A and with B, and is at its step count", _every, _workloads_ran),
+    Check("placement", "every driver ran on a worker, not on the head", _b_of_first_case, _driver_on_worker),
+    Check("outputs", "every job has its own directory, which no later job changed", _first_pair, _outputs_kept),
+    Check("checkpoints", "checkpoints come every save_freq steps only", _b_of_first_case, _checkpoints),
+    Check("further", "further steps were trained from a checkpoint", _first_resumed_pair, _trained_further),
+    Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _first_pair, _import_origin, _loaded_the_same),
+    Check("workloads", "every case ran with A and with B, and is at its step count", _all_pairs, _workloads_ran),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from verl_regress.session.verdict import decisive_of, judged
 from verl_regress.store import mismatch, snapshot
 from verl_regress.store.sessions import Session, jobs_of
 from verl_verdict import junit, verdict_page, verdict_text, verdicts
-from verl_verdict.diagnosis import counted, doubt
+from verl_verdict.diagnosis import counted, doubt_of_checks
 from verl_verdict.verdicts import Verdict, Word
 
 _MOST_LINES = 2000  # of the diff
@@ -102,7 +102,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "verdict": outcome.word or None,
         "cases": json.loads(verdict_text.as_json(outcome.verdicts, outcome.allow))["cases"] if outcome.verdicts else [],
         "passed": bool(outcome.checks) and not outcome.failed,
-        "checks": [check.plain for check in outcome.checks],
+        "checks": [check.as_dict for check in outcome.checks],
         "packages": about_packages(evidence),
         "jobs": {
             name: {
@@ -138,7 +138,7 @@ def as_html(outcome: Outcome) -> str:
                 "cluster": begin["cluster"],
                 "time": begin["time"],
             },
-            warnings=[f"{doubt(len(failed))}: {'; '.join(failed)}."] if failed else [],
+            warnings=[f"{doubt_of_checks(len(failed))}: {'; '.join(failed)}."] if failed else [],
             cases=[_case_of(outcome.session, group, outcome.evidence, outcome.verdicts) for group in groups],
             checks=[
                 verdict_page.Check(check.word, check.claim, str(check.skipped or check.checked), check.problems)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_regress.jobs.checkpoints import continuing, step_of
+from verl_regress.jobs.checkpoints import resume_overrides, step_of
 from verl_regress.session.suites import Case, Suite
 from verl_regress.store.sessions import jobs_of
 
@@ -185,7 +185,7 @@ def overrides_of(run: Run, suite: Suite, evidence: Evidence) -> list[str]:
     source = jobs_of(evidence)[source_of(run, case).name]
     return [
         *added,
-        *continuing(start_of(source, case)),
+        *resume_overrides(start_of(source, case)),
         f"trainer.total_training_steps={last_step_after(source, case)}",
     ]
 

@@ -44,7 +44,7 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
             deterministic=_deterministic(case, evidence),
             perturbed=[run_of(job) for job in schedule.special_of(case, schedule.PERTURBED, evidence)],
         )
-        found = [_with_files(_beside_its_source(judged, case, evidence), sides)]
+        found = [_with_files(_compared_with_its_source(judged, case, evidence), sides)]
         if of_rollout := _of_rollout(case, evidence, found[0], budget):
             found = [_with_half(found[0], of_rollout), _with_files(of_rollout, sides)]
         if case.speed:
@@ -112,7 +112,7 @@ def _with_files(verdict: Verdict, sides: Mapping[str, Mapping[str, Any]]) -> Ver
     return dataclasses.replace(verdict, files=diagnosis.likely_first(differ, verdict.first))
 
 
-def _beside_its_source(verdict: Verdict, case: Case, evidence: Evidence) -> Verdict:
+def _compared_with_its_source(verdict: Verdict, case: Case, evidence: Evidence) -> Verdict:
     """Runs that continue other ones are judged beside those: what these trained after the checkpoint, and whether they differ already."""
     if case.continues is None or not verdict.pairs:
         return verdict

@@ -38,7 +38,7 @@ def run_resume(args: argparse.Namespace) -> int:
     with uncollected(SharedRoot(args.shared_root)):
         asked, left_out = find.asked_for(args), list[str]()
         for job in reversed([each for each in asked.attempts() if each.attempt <= asked.attempt]):
-            for checkpoint, problem in checkpoints.checked(job):
+            for checkpoint, problem in checkpoints.all_with_problems(job):
                 if problem is None:
                     for each in left_out:
                         say.warn(f"{each}, so the attempt continues from an earlier checkpoint")
