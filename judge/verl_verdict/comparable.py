@@ -38,7 +38,7 @@ def shown(text: str | None) -> str:
 
 
 def facts(a: Run, b: Run) -> list[Difference]:
-    """The facts that differ, of those that both runs have recorded; an override or a variable on one side only differs, too."""
+    """The facts that differ among what both runs have recorded; an override or a variable on one side only differs, too."""
     found = _differing(a.facts, b.facts)
     return [each for each in found if None not in (each.a, each.b) or each.name.startswith(_SAID_BY_ONE)]
 

@@ -50,7 +50,7 @@ def at(
 
 
 def likely_first(files: Sequence[str], first: Diagnosis | None) -> tuple[str, ...]:
-    """Files that differ, those that define the metric of the first difference before the others."""
+    """Files that differ; first the files that define the metric of the first difference."""
     stage = metrics.stage_of(first.metric) if first else None
     return tuple(sorted(files, key=lambda name: (not (stage and re.search(stage.files, name)), name)))
 

@@ -166,7 +166,7 @@ def noise(groups: Iterable[Sequence[Run]], perturbed: Iterable[tuple[Run, Run]] 
 def noise_of_repeats(groups: Sequence[Sequence[Run]]) -> tuple[Noise, Noise]:
     """The noise of an A that differs from itself on equal rollouts: what is surely no more than that, and what may be.
 
-    Few repeats do not measure the noise of each metric, so a stage has that of all its metrics.
+    Few repeats do not measure the noise of each metric, so all metrics of a stage share it.
     """
     known = noise(groups, [(group[0], other) for group in groups for other in group[1:]], any_order=True)
     until = max(groups[0][0].steps[:_CLEAR_STEPS], default=0)

@@ -41,7 +41,7 @@ class _Case:
     compared: tuple[tuple[Pair, Comparison], ...]
     one_sided: tuple[OneSided, ...]
     decisive: tuple[Decisive, ...]
-    perturbed: tuple[Run, ...]  # those that measure A's noise
+    perturbed: tuple[Run, ...]  # they measure A's noise
     unused: tuple[str, ...]  # why others do not
     blind_from: int | None  # the step from which on their noise hides too much
     is_measured: bool = False  # all runs trained on A's rollouts, and A's repeat measures what noise is left

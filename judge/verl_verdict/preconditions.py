@@ -135,7 +135,7 @@ def _begins_late(run: Run, others: Sequence[Run]) -> str | None:
 
 
 def first_step(run: Run) -> int:
-    """The first step of training: verl may validate before it, at step 0 or at that of the checkpoint (0.9.1)."""
+    """The first step of training: verl may validate before it, at step 0 or at the checkpoint's step (0.9.1)."""
     trained = (values for name, values in run.series.items() if not name.startswith(("val-", "val/")))
     return min((step for values in trained for step in values), default=0)
 

@@ -15,8 +15,8 @@ _NOT_ASKED = (comparable.REPLAY, "override trainer.total_training_steps", "overr
 
 
 def case(runs_a: Sequence[Run], b: Run, *, name: str) -> Verdict:
-    """The verdict on the first step of B's own run against that of A's first run. A second run of A tells whether it repeats itself; it is
-    asked for (`deterministic` is None) where that matters. The hash of the tokens is that of the first step.
+    """The verdict on the first step of B's own run, compared with A's first run. A second run of A tells whether it repeats itself; it is
+    asked for (`deterministic` is None) where that matters. The hash of the tokens is the first step's.
     """
     base = Verdict(
         name, Word.INCONCLUSIVE, "", workload=b.workload, how="tokens, lengths and log-probs of the first step", pairs=1

@@ -1,6 +1,6 @@
 """Changes the last bit of each gradient right before each update: jobs that `make verify` submits to measure rounding noise.
 
-It is that of bfloat16, in which verl computes gradients wherever it adds them up in float32.
+The bit is bfloat16's last one, because verl computes gradients in bfloat16 where it adds them up in float32.
 """
 
 from typing import Any

@@ -12,7 +12,7 @@ from types import ModuleType
 
 __version__ = "1.3.0"  # that of py/verl_regress/__init__.py
 
-# Modules whose import triggers a hook, and our module, whose apply() is then called with them.
+# A module, and the hook for it: right after the import, the hook's apply() is called with the module.
 HOOKS = (
     ("torch", "torch_cpu"),
     ("torch.distributed", "process_group"),

@@ -38,7 +38,7 @@ def without_bytecode() -> dict[Path, list[str]]:
 
 
 def compile_all() -> Iterator[Path]:
-    """Compile the folders of packages that lack bytecode and that this user can write; yields those that have it then."""
+    """Compile the folders of packages that lack bytecode and that this user can write; yields the folders that then have it."""
     for folder in without_bytecode():
         if os.access(folder, os.W_OK):
             # Not compile_dir with workers: those would read this script's file again, and it came on stdin.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # Maps verl's trainer.device to Ray's resource (single_controller/ray/base.py of 0.7.1); other names stay the same. From
-# 0.9.1 on the platform names the resource, which on every machine is the one of the right trainer.device.
+# 0.9.1 on the platform names the resource, which on every machine is right for its trainer.device.
 _RESOURCE = {"cuda": "GPU", "npu": "NPU"}
 # The pools that verl's trainers make beyond their own (main_ppo.py, sft_trainer_ray.py and trainer/ppo/v1 of 0.7.1 to 0.9.1), each with the
 # setting that makes it: of a reward model (its config moved in 0.7.1), and of the teachers of distillation (from 0.8.0 on).

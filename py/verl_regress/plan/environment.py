@@ -29,12 +29,12 @@ _REFUSED_ENV = {
     "RAY_DEBUG": "the knob DEBUGGER turns Ray's debugger on, for one submission",
     "RAY_DEBUG_POST_MORTEM": "DEBUGGER=post-mortem does that, for one submission",
 }
-_OURS = "VERL_REGRESS_"  # begins our own variables; those that a job may set:
+_OURS = "VERL_REGRESS_"  # begins our own variables; a job may set these:
 _FOR_JOBS = ("VERL_REGRESS_HOOKS", "VERL_REGRESS_OFFLINE")
 # Variables that Python or our sitecustomize reads before the hook env_vars can set anything.
 _READ_AT_START = ("PYTHONPATH", "VERL_REGRESS_HOOKS")
 
-_RAY_INIT = "ray_kwargs.ray_init"  # of verl's config: the arguments of ray.init, and what it takes of those that are for a new cluster
+_RAY_INIT = "ray_kwargs.ray_init"  # in verl's config: the arguments of ray.init, and the values of those for a new cluster that do no harm
 _TAKEN: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("num_cpus", "num_gpus", "resources", "labels", "object_store_memory", "_node_name"), (None,)),
     **dict.fromkeys(("local_mode", "_system_config", "_enable_object_reconstruction"), (None, False, {})),

@@ -57,7 +57,7 @@ class Override:
 def of_command_line(file: str | None, text: str, knob: str) -> tuple[Override, ...]:
     """The overrides in the `text` of OVERRIDES_FILE, one per line without quoting, then those in the knob OVERRIDES, separated by white space.
 
-    Empty lines of the file and those that begin with # are skipped.
+    Empty lines and lines that begin with # are skipped.
     """
     lines = enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
     kept = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]

@@ -23,7 +23,7 @@ Written = Mapping[str, Collection[str]]
 
 
 def written(secrets: Mapping[str, str | None]) -> dict[str, set[str]]:
-    """Every form of each of these values, by what it is; those that are None are left out."""
+    """Every form of each of these values, by what it is; None is left out."""
     return {what: forms(value) for what, value in secrets.items() if value}
 
 

@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def failed(self) -> list[str]:
-        """The names of the checks that failed, without verdicts (ONLY) also of those that were skipped: with any there is no answer."""
+        """The names of failed checks, and without verdicts (ONLY) of skipped ones: with any there is no answer."""
         return [check.name for check in self.checks if check.failed or not (check.passed or self.verdicts)]
 
     @property

@@ -63,9 +63,7 @@ def recording_of(run: Run, evidence: Evidence) -> Recording | None:
 
 
 def runs_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
-    """The evidence of the runs of a case with one side, by the names of the runs; without those that are not compared with B's or A's: A's
-    perturbed one, and those of their own rollouts.
-    """
+    """The evidence of a side's runs of a case, by name, without the special ones: A's perturbed run, and runs with rollouts of their own."""
     jobs = jobs_of(evidence)
     runs = [run for run in all_runs(case) if run.side == side and run.kind in ("", AGAIN)]
     return {run.name: jobs[run.name] for run in runs if run.name in jobs}

@@ -68,7 +68,7 @@ class Suite:
         return next(case for case in self.cases if case.name == name)
 
     def group(self, case: Case) -> list[Case]:
-        """The case, and those that must train as it does."""
+        """The case and the cases that must train as it does."""
         return [case, *(each for each in self.cases if each.equals == case.name)]
 
     @property

@@ -89,7 +89,7 @@ def _unusable_a(case: Case, evidence: Evidence) -> Verdict | None:
 
 
 def _of_group(case: Case, evidence: Evidence, budget: int | None) -> Verdict:
-    """The verdict on a case and those that must train as it does."""
+    """The verdict on a case and the cases that must train as it does."""
     group = suites.of_recorded(evidence["begin"]["suite"]).group(case)
     if lacking := next((found for each in group if (found := _without_a_pair(each, evidence, budget))), None):
         return dataclasses.replace(lacking, case=case.name)

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """One step. Returns the exit status; that of `run` is what its last line on stdout says."""
+    """One step. Returns the exit status; `run` says it in its last line on stdout."""
     root = SharedRoot(args.shared_root)
     if args.step == "suite":
         text = sys.stdin.buffer.read().decode("utf-8", "replace")

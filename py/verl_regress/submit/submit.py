@@ -117,7 +117,7 @@ def request_of(args: argparse.Namespace, spec_name: str, spec_text: str, texts: 
 
 
 def said_overrides(knobs: Knobs, text: str) -> tuple[Override, ...]:
-    """Those of OVERRIDES_FILE, whose text this is, and of OVERRIDES. Raises BadInput."""
+    """The overrides of OVERRIDES_FILE, given as its text, and of OVERRIDES. Raises BadInput."""
     return overrides.of_command_line(knobs["OVERRIDES_FILE"] or None, text, knobs["OVERRIDES"])
 
 
