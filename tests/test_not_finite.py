@@ -113,19 +113,6 @@ def test_verify_and_history(tmp_path, workload, value):
         assert history_page.html(page)
 
 
-def test_a_loss_that_is_not_finite_is_regressed_exit_9(tmp_path):
-    root = SharedRoot(tmp_path)
-    session = sessions.make(root, suite="cases: {sft: {workload: sft, deterministic: true}}")
-    for side in "ab":
-        job = sessions.job(root, RECORDED["sft"], side, sessions.TREES[side.upper()])
-        if side == "b":
-            spoil(root.jobs / "b", {"train/loss"}, "null")
-        session.write_job(f"sft_{side}", job)
-    known = session.evidence()
-    outcome = report.Outcome(session, known, [], verdict.of_session(known))
-    assert (outcome.word, outcome.status) == ("regressed", 9)
-
-
 @pytest.mark.parametrize(
     ("bad", "said"),
     [

@@ -43,19 +43,14 @@ def start(tmp_path):
 
 
 @pytest.mark.parametrize(("login", "of_ray"), [(0o002, 0o022), (0o077, 0o077)])
-def test_it_passes_its_arguments_on_and_protects_what_actors_write(start, login, of_ray):
+def test_it_passes_its_arguments_on_and_protects_what_actors_write(start, monkeypatch, login, of_ray):
+    """Ray tries as often as asked, and no job inherits that."""
+    monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "120")
     with socket.create_server(("127.0.0.1", 0)) as gcs:
         argv = ["start", "--node-name=worker-0", f"--address=127.0.0.1:{gcs.getsockname()[1]}", "--disable-usage-stats"]
         result = json.loads(start(PY / "ray_start.py", *argv, umask=login).stdout)
     assert (result["argv"], result["umask"]) == (["ray", *argv], of_ray)
     assert str(PY) not in result["path"]
-
-
-def test_ray_tries_as_often_as_asked_and_no_job_inherits_that(start, monkeypatch):
-    monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "120")
-    with socket.create_server(("127.0.0.1", 0)) as gcs:
-        argv = ["start", f"--address=127.0.0.1:{gcs.getsockname()[1]}"]
-        result = json.loads(start(PY / "ray_start.py", *argv).stdout)
     assert (result["at_import"], result["tries"]) == ("120", None)
 
 

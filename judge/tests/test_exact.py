@@ -360,40 +360,27 @@ def test_a_jump_after_rounding_is_a_change(tmp_path):
     assert (verdict.word, verdict.first.step, verdict.first.metric) == (Word.CHANGED, 2, "actor/loss")
 
 
-def test_other_tokens_after_equal_updates_are_a_change(tmp_path):
-    """A differs from itself by rounding in rollout_corr only, which changes no token."""
+ROUNDING = by("actor/grad_norm", 1 + 1e-7)
 
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "word"),
+    [
+        (by("rollout_corr/kl", 1 + 1e-7), by("rollout_corr/kl", 1 + 1e-7), Word.CHANGED),  # which changes no token
+        (lambda step, data: None, ROUNDING, Word.INCONCLUSIVE),
+        # A's repeat differs as much after the first update, and samples the same tokens all the same.
+        (ROUNDING, ROUNDING, Word.CHANGED),
+    ],
+)
+def test_other_tokens_are_a_change_unless_rounding_of_an_update_explains_them(tmp_path, of_a, of_b, word):
     def plant(step, data):
+        of_b(step, data)
         if step > 1:
             data["response_length/mean"] += 1
 
-    verdict = against(tmp_path, PPO, plant, "ppo-main-v1")
-    assert (verdict.word, verdict.first.step, verdict.first.metric) == (Word.CHANGED, 2, "response_length/mean")
-
-
-def test_other_tokens_after_an_update_that_differs_by_rounding_are_inconclusive(tmp_path):
-    def plant(step, data):
-        data["actor/grad_norm"] *= 1 + 1e-7
-        if step > 1:
-            data["response_length/mean"] += 1
-
-    verdict = against(tmp_path, PPO, plant)
-    assert (verdict.word, verdict.first.metric) == (Word.INCONCLUSIVE, "response_length/mean")
-
-
-def test_rounding_that_a_shows_itself_explains_no_other_tokens(tmp_path):
-    """A's repeat differs as much after the first update, and samples the same tokens all the same."""
-
-    rounding = by("actor/grad_norm", 1 + 1e-7)
-
-    def plant(step, data):
-        rounding(step, data)
-        if step > 1:
-            data["response_length/mean"] += 1
-
-    a = [*recorded(tmp_path, PPO[0]), changed(tmp_path, PPO[0], rounding, to="a2")]
+    a = [*recorded(tmp_path, PPO[0]), changed(tmp_path, PPO[0], of_a, to="a2")]
     verdict = judge.case(a, [changed(tmp_path, PPO[0], plant)])
-    assert (verdict.word, verdict.first.metric) == (Word.CHANGED, "response_length/mean")
+    assert (verdict.word, verdict.first.step, verdict.first.metric) == (word, 2, "response_length/mean")
 
 
 # ---- rounding, and what is more than that
@@ -518,26 +505,23 @@ def test_a_perturbed_run_that_measures_nothing_is_no_measurement(tmp_path, edite
     assert said in verdict.notes
 
 
-@pytest.mark.parametrize(("tokens", "word"), [("of a", Word.INCONCLUSIVE), ("of its own", Word.SAME)])
-def test_tokens_that_rounding_may_have_changed_are_no_change(tmp_path, tokens, word):
-    perturbed = changed(tmp_path, PPO[0], grows, to="perturbed")
-    a, b = recorded(tmp_path, *PPO), changed(tmp_path, PPO[0], at("actor/entropy", LESS))
+@pytest.mark.parametrize(
+    ("noise", "sizes", "tokens", "word"),
+    [
+        (grows, LESS, "of a", Word.INCONCLUSIVE),
+        (grows, LESS, "of its own", Word.SAME),
+        (at("actor/entropy", {3: 1e-6}), {3: 2e-6}, "of a", Word.CHANGED),  # rounding has not grown
+    ],
+)
+def test_tokens_that_rounding_may_have_changed_are_no_change(tmp_path, noise, sizes, tokens, word):
+    perturbed = changed(tmp_path, PPO[0], noise, to="perturbed")
+    a, b = recorded(tmp_path, *PPO), changed(tmp_path, PPO[0], at("actor/entropy", sizes))
     *a, b, perturbed = hashed([*a, b, perturbed], "of a", "of a", "of b", tokens)
     verdict = judge.case(a, [b], perturbed=[perturbed])
     assert verdict.word is word
     if word is Word.INCONCLUSIVE:
         said = "the difference begins as rounding and grows beyond what A with perturbed last bits does (the sampled tokens): run more seeds"
         assert verdict.reason == said
-
-
-def test_other_tokens_are_a_change_where_rounding_has_not_grown(
-    tmp_path,
-):
-    perturbed = changed(tmp_path, PPO[0], at("actor/entropy", {3: 1e-6}), to="perturbed")
-    a, b = recorded(tmp_path, *PPO), changed(tmp_path, PPO[0], at("actor/entropy", {3: 2e-6}))
-    *a, b, perturbed = hashed([*a, b, perturbed], "of a", "of a", "of b", "of a")
-    verdict = judge.case(a, [b], perturbed=[perturbed])
-    assert verdict.word is Word.CHANGED
 
 
 def test_other_final_weights_of_a_perturbed_run_excuse_none_of_b(tmp_path):

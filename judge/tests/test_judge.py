@@ -48,11 +48,17 @@ def test_a_regression_on_its_face_counts_more_than_a_misspelt_metric(tmp_path):
     assert judge.case(a, [b], decisive=[Decisive("x", +1, required=True)]).word is Word.REGRESSED
 
 
-def test_a_metric_that_is_ignored_and_that_no_run_has_is_named(tmp_path):
-    a, b = recorded(tmp_path, *A), [changed(tmp_path, A[0])]
-    verdict = judge.case(a, b, ignore=["actor/entropy", "actor/entorpy"])
+@pytest.mark.parametrize(
+    ("said", "note"),
+    [
+        ({"ignore": ["actor/entropy", "actor/entorpy"]}, "no run has actor/entorpy, which is not to be compared"),
+        ({"accept": ["profile", "profil"]}, "no run has recorded profil, which may differ"),
+    ],
+)
+def test_a_metric_or_a_fact_that_is_said_and_that_no_run_has_is_named(tmp_path, said, note):
+    verdict = judge.case(recorded(tmp_path, *A), [changed(tmp_path, A[0])], **said)
     assert verdict.word is Word.IDENTICAL
-    assert "no run has actor/entorpy, which is not to be compared" in verdict.notes
+    assert note in verdict.notes
 
 
 def test_if_no_metric_is_compared_nothing_is_shown(tmp_path):
@@ -88,13 +94,6 @@ def test_runs_of_a_that_differ_count_more_than_the_word_that_a_repeats_itself(tm
     verdict = judge.case([a, other], [b], deterministic=True)
     assert (verdict.word, verdict.deterministic) == (Word.INCONCLUSIVE, False)
     assert "runs of A with one seed were said to be equal, and are not" in verdict.notes
-
-
-def test_a_fact_that_is_accepted_and_that_no_run_has_is_named(tmp_path):
-    a, b = recorded(tmp_path, *A), [changed(tmp_path, A[0])]
-    verdict = judge.case(a, b, accept=["profile", "profil"])
-    assert verdict.word is Word.IDENTICAL
-    assert "no run has recorded profil, which may differ" in verdict.notes
 
 
 def replayed(tmp_path, noise=1.0, of_b=1.0):

@@ -43,15 +43,11 @@ COURSES = {  # edits of B; the step and the metric that are named, and the verdi
 
 @pytest.mark.parametrize("name", COURSES)
 def test_a_course_that_the_summaries_of_a_run_do_not_show(name):
+    """One run of eight is enough for inconclusive."""
     edits, step, metric, word = COURSES[name]
     verdict = judged(edits=edits)
     assert (verdict.word, verdict.first.step, verdict.first.metric) == (word, step, metric)
     assert any(each.startswith(f"in 8 of 8 runs of B {metric} is ") for each in (verdict.reason, *verdict.notes))
-
-
-@pytest.mark.parametrize("name", COURSES)
-def test_one_run_of_eight_is_enough_for_inconclusive(name):
-    edits, step, metric, _ = COURSES[name]
     verdict = judged(edits=edits, of=1)
     assert (verdict.word, verdict.first.step, verdict.first.metric) == (Word.INCONCLUSIVE, step, metric)
     assert verdict.reason.startswith(f"in 1 of 8 runs of B {metric} ")

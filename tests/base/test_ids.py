@@ -9,15 +9,12 @@ from verl_regress.base.errors import BadInput
 @pytest.mark.parametrize("good", ["a", "0", "A.b_c-d", "a..", "a" * 100, "x.a", "x.a2b", "x.A2", "xa2"])
 def test_a_valid_id(good):
     assert ids.check(good, "here") == good
-    assert ids.check_job(good) == good
 
 
 @pytest.mark.parametrize("bad", ["", "a" * 101, "-a", "_a", "a/b", "a b", "a\n", "ä", "a\0"])
 def test_an_invalid_id(bad):
     with pytest.raises(BadInput, match=re.escape("(from here) is not usable: it must match")):
         ids.check(bad, "here")
-    with pytest.raises(BadInput, match="is not the id of a job"):
-        ids.check_job(bad)
 
 
 def test_made_ids_say_what_runs_and_are_never_the_same():

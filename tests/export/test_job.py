@@ -390,12 +390,6 @@ def test_the_name_of_a_job_is_one_for_kubernetes(given, most, name):
     assert re.fullmatch("[a-z]([a-z0-9-]*[a-z0-9])?", made)
 
 
-def test_dstack_would_fill_in_its_own_variables(export):
-    assert export("dstack", spec="workload: ppo\nenv_vars: {A: '${{ x }}'}\n").is_refusal(
-        "TO=dstack cannot carry the line 'env_vars: {A: '${{ x }}'}' (of the JobSpec, RAY_BASE_CONFIG or the overrides), because dstack fills in what follows ${{: write it without."
-    )
-
-
 def test_every_format_is_a_word_of_the_knob():
     lines = (REPO / "env" / "defaults.env").read_text().splitlines()
     words = lines[lines.index("TO=") - 1].removeprefix("#: one of ").removesuffix(" or empty").split()

@@ -43,12 +43,7 @@ def test_a_process_that_loaded_verl_and_has_no_record_is_named(tmp_path):
     job = recorded(tmp_path, "ppo-0.9.1-v1-1")
     (job / "state/memory/n1-7.txt").rename(job / "state/memory/n1-9.txt")
     assert recorded_run.read(job).memory.lacking == ("process 7 on n1 (python3 -m it)",)
+    (job / "state/memory/n1-7.txt").mkdir()  # which cannot be read
+    assert recorded_run.read(job).memory.lacking == ("process 7 on n1 (python3 -m it)",)
     (job / "state/reports/identity-n1-7.json").write_text('{"hostname": "n1", "pi')
     assert recorded_run.read(job).memory.lacking == ("a process whose report identity-n1-7.json cannot be read",)
-
-
-def test_a_record_that_cannot_be_read_is_lacking(tmp_path):
-    job = recorded(tmp_path, "ppo-0.9.1-v1-1")
-    (job / "state/memory/n1-7.txt").rename(job / "state/memory/n1-9.txt")
-    (job / "state/memory/n1-7.txt").mkdir()
-    assert recorded_run.read(job).memory.lacking == ("process 7 on n1 (python3 -m it)",)

@@ -198,19 +198,17 @@ def test_how_a_job_ended(tmp_path, ended, failure, unfinished):
     assert (run.failure, run.unfinished) == (failure, unfinished)
 
 
-def test_a_damaged_job_directory_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("resolved.json", "{", r"config/resolved\.json cannot be read: .*: restore it from a backup\.$"),
+        ("ray_config.yaml", "trainer_overrides: [1]", r"^The job directory '.*' is damaged \(.*\): give its logs/metrics\.jsonl\.$"),
+    ],
+)  # fmt: skip
+def test_a_job_directory_that_is_damaged_or_of_another_shape_is_refused(tmp_path, file, text, said):
     job = unpack(tmp_path, "sft-0.9.1-1")
-    (job / "config/resolved.json").write_text("{")
-    with pytest.raises(CannotJudge, match=r"config/resolved\.json cannot be read: .*: restore it from a backup\.$"):
-        recorded_run.read(job)
-
-
-def test_a_job_directory_of_another_shape_is_refused(tmp_path):
-    job = unpack(tmp_path, "sft-0.9.1-1")
-    (job / "config/ray_config.yaml").write_text("trainer_overrides: [1]")
-    with pytest.raises(
-        CannotJudge, match=r"^The job directory '.*' is damaged \(.*\): give its logs/metrics\.jsonl\.$"
-    ):
+    (job / "config" / file).write_text(text)
+    with pytest.raises(CannotJudge, match=said):
         recorded_run.read(job)
 
 

@@ -80,6 +80,10 @@ FORGOTTEN = "Ray has forgotten it: its head was restarted, or it was deleted the
         # it failed when Ray's head had gone
         ({**STARTED, "ended": HEADLESS}, None, "LOST", HEADLESS["reason"]),
         ({**STARTED, "ended": HEADLESS}, "FAILED", "LOST", HEADLESS["reason"]),
+        # or when a node had
+        ({"ended": {**BAD, "lost_nodes": ["w"]}}, "FAILED", "LOST", BAD["reason"]),
+        ({"ended": {**KILLED, "lost_nodes": ["w"]}}, None, "LOST", KILLED["reason"]),
+        ({"ended": {**BAD, "lost_nodes": []}}, "FAILED", "FAILED", BAD["reason"]),
         # its submitter died before it could record Ray's answer, and Ray has forgotten the job since
         ({**STARTED, "submitted": None}, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
         ({**STARTED, "submitted": None}, "gone", "UNKNOWN", "the job recorded no end, and there is no word from Ray"),
@@ -276,19 +280,6 @@ def test_a_running_job_says_in_which_breakpoint_it_waits(make_job):
         judgement = status_of(job, {"status": "RUNNING"})
     assert (judgement.status, judgement.shown) == (Status.RUNNING, "RUNNING, waits in a breakpoint (/r.py:1)")
     assert status_of(job, {"status": "RUNNING"}).shown == "RUNNING"
-
-
-@pytest.mark.parametrize("exit_code", [1, -15])
-def test_a_failure_is_of_the_cluster_when_a_node_or_the_head_went_away(make_job, exit_code):
-    ended = {"exit_code": exit_code, "reason": "r", "cause": None}
-    for more, status in (
-        ({}, "FAILED"),
-        ({"head_gone": True}, "LOST"),
-        ({"lost_nodes": ["w"]}, "LOST"),
-        ({"lost_nodes": []}, "FAILED"),
-    ):
-        job = make_job(f"job{exit_code}{more}".replace("'", "").replace(" ", ""), ended={**ended, **more})
-        assert status_of(job, {"status": "FAILED"}).status.value == status
 
 
 def test_a_reason_in_a_table_is_one_line_of_100_characters():

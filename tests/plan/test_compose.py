@@ -211,21 +211,6 @@ def test_an_overrides_file_is_taken_as_it_is_and_overrides_wins_over_it(submit, 
         assert "val_files" not in config["data"]
 
 
-def test_a_left_out_optional_override_is_reported(submit, shared):
-    base = BASE.replace("trainer.device=cpu", "'?trainer.gone=1', '?trainer.device=cpu'")
-    outcome = submit("SUBMISSION_ID=me", base=base)
-    assert outcome.err == (
-        "skip    override trainer.gone=1 (optional in env/ray/cpu.yaml, verl 0.7.1 has no such key)\n"
-        "changed submitted me (ppo, code codeA, profile cpu)\n"
-    )
-    config = shared.jobs / "me" / "config"
-    assert yaml.safe_load((config / "verl_config.yaml").read_text())["trainer"]["device"] == "cpu"
-    resolved = yaml.safe_load((config / "resolved.json").read_text())
-    assert [item["text"] for item in resolved["left_out"]] == ["trainer.gone=1"]
-    assert "trainer.device=cpu" in resolved["argv"]
-    assert not any("gone" in word for word in resolved["argv"])
-
-
 def test_the_devices_are_those_of_the_whole_config(snapshot):
     pool = ("+trainer.nnodes=2", "+trainer.n_gpus_per_node=${trainer.save_freq}", "trainer.save_freq=3")
     assert composed(snapshot).devices == Devices("GPU", 0)

@@ -53,21 +53,6 @@ def test_a_digest_is_of_what_is_in_a_file_and_not_of_its_time(tree):
     assert evidence.digest(tree) != before
 
 
-def test_a_digest_takes_a_large_file_by_size_and_time(tree, monkeypatch):
-    monkeypatch.setattr(hashes, "_WHOLE", 3)
-    large = tree / "large"
-
-    def digest_with(text, time):
-        os.utime(write(large, text), ns=(5, time))
-        return evidence.digest(tree)
-
-    before = digest_with("1234", 5)
-    assert digest_with("4321", 5) == before
-    assert digest_with("4321", 6) != before
-    assert digest_with("43210", 5) != before
-    assert digest_with("123", 5) != digest_with("321", 5)  # a file of three bytes is read
-
-
 def read(job, *inputs, **more):
     """Record what a job read: key, path and fact of each."""
     known = hashes.Hashes(job.root)

@@ -224,13 +224,6 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
     }
 
 
-def test_config_is_complete_before_ray_gets_the_job(submit, sdk, shared):
-    seen = []
-    sdk.on_submit = lambda submission_id, **_: seen.extend((shared.jobs / submission_id / "config").iterdir())
-    submit()
-    assert len(seen) == 10
-
-
 def test_a_dry_run_prints_all_that_a_submission_writes_and_creates_nothing(submit, ray, sdk, shared):
     spec = f"{SPEC}env_vars: {{A: ü, B: 5 $, C: 'ü $'}}\ntrainer_overrides: [\"+data.new='ü'\", +trainer.nnodes=1, +trainer.n_gpus_per_node=2]\n"
     outcome = submit("DRY_RUN=1", "SUBMISSION_ID=me", spec=spec)
@@ -294,6 +287,7 @@ def test_if_ray_refuses_the_directory_is_marked_as_never_submitted(submit, sdk, 
     job = JobDir(shared.jobs / "me")
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err == f"error   Ray refused the job: {said} ({job.path} is marked as never submitted)\n"
+    assert list(shared.queue("c").iterdir()) == []
     state = job.read_state("submitted")
     assert (state["accepted"], state["error"]) == (False, f"Ray refused the job: {said}")
     assert {"submitted_from_container", "submitted_from_ip", "submitted_via"} < set(state)
@@ -423,12 +417,6 @@ def test_the_plan_records_what_the_queue_needs_and_the_job_is_queued(submit, sdk
     assert plan["devices"] == {"resource": "cpu", "count": 8, "cluster_has": 8}
     assert (plan["max_running"], plan["cluster"]) == (3, "c")
     assert [name.partition("-")[2] for name in queued] == ["8-me"]
-
-
-def test_a_job_that_ray_refused_is_not_queued(submit, sdk, shared):
-    sdk.on_submit = raises(RuntimeError("no"))
-    submit("SUBMISSION_ID=me")
-    assert list(shared.queue("c").iterdir()) == []
 
 
 def test_a_ray_that_accepts_the_request_and_never_answers(submit, sdk, shared, monkeypatch):

@@ -245,9 +245,3 @@ def test_ray_is_asked_once_for_the_job_of_a_failed_trainer(make_job, losses, ray
     words = "it ended, after Ray's memory monitor killed its WorkerDict on worker-0"
     assert found == {"reason": words, "lost_nodes": ()}
     assert [path for path, _ in ray.seen].count("/api/jobs/j") == 1
-
-
-def test_a_node_that_the_trainer_lost_makes_the_job_lost(make_job):
-    ended = {"exit_code": 1, "reason": "gone", "lost_nodes": ["worker-1 (10.0.0.2)"]}
-    assert status_of(make_job(ended=ended), None).status is Status.LOST
-    assert status_of(make_job(name="other", ended={**ended, "lost_nodes": []}), None).status is Status.FAILED

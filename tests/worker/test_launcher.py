@@ -93,12 +93,12 @@ class Launched:
         )
 
     def await_line(self, line):
-        self._await(lambda: line.encode() in self.log.splitlines())
+        self.wait_until(lambda: line.encode() in self.log.splitlines())
 
     def await_bundle(self):
-        self._await(lambda: self.bundles)
+        self.wait_until(lambda: self.bundles)
 
-    def _await(self, condition):
+    def wait_until(self, condition):
         end = time.monotonic() + 30
         while not condition():
             assert time.monotonic() < end, self.log
@@ -252,10 +252,8 @@ def test_a_launcher_that_is_killed_takes_the_trainer_with_it_and_records_no_end(
     trainer = int(launched.log.splitlines()[-2])
     launched.process.kill()
     launched.process.wait()
-    end = time.monotonic() + 5
-    while Path(f"/proc/{trainer}/stat").exists() and ") Z " not in Path(f"/proc/{trainer}/stat").read_text():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    stat = Path(f"/proc/{trainer}/stat")
+    launched.wait_until(lambda: not stat.exists() or ") Z " in stat.read_text())
     assert launched.ended is None
 
 
@@ -402,10 +400,7 @@ def other(launched, make_job):
 
 def await_position(launched):
     launched.await_line("verl-regress: waits for a slot, position 1 of 1: behind other (MAX_RUNNING=1)")
-    end = time.monotonic() + 30
-    while launched.job.read_state("queued") is None:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    launched.wait_until(lambda: launched.job.read_state("queued") is not None)
 
 
 def test_it_trains_when_it_gets_a_slot_and_leaves_the_queue_at_the_end(launched, other):
@@ -435,10 +430,7 @@ def test_a_stop_while_queued_ends_it_at_once_and_is_recorded(launched, other):
 def test_a_stop_while_the_code_is_proven_is_recorded_too(launched):
     write(launched.code_path / "verl" / "__init__.py", "import os, time; os.mkdir('probing'); time.sleep(30)")
     launched.start("print('trained')")
-    end = time.monotonic() + 30
-    while not (launched.job.path / "probing").is_dir():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    launched.wait_until((launched.job.path / "probing").is_dir)
     launched.process.send_signal(signal.SIGTERM)
     assert launched.finish()[0] == 143
     assert launched.ended == (-15, "stopped while it waited for the proof of its code")

@@ -25,13 +25,6 @@ def check(submission_id: str, origin: str) -> str:
     return submission_id
 
 
-def check_job(submission_id: str) -> str:
-    """Return the id of a job that exists unchanged, as JOB names it, or raise BadInput."""
-    if SUBMISSION_ID.fullmatch(submission_id) is None:
-        raise BadInput(f"JOB={shown(submission_id, 40)} is not the id of a job: 'make jobs' lists them.")
-    return submission_id
-
-
 def make(workload: str, code_id: str) -> str:
     """`<workload>-<code_id>-<UTC yyyymmddThhmmssZ>-<4 hex>`."""
     return f"{workload}-{code_id}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"

@@ -7,12 +7,11 @@ by DSTACK_NODE_RANK which node this is. Rank 0 is the head.
 from shlex import quote
 from typing import Any
 
-from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.errors import BadInput
 from verl_regress.export import node_scripts
 from verl_regress.export.job import REQUEST_DIR, Export
 
 LONGEST = 41  # of a run's name: dstack/_internal/core/services/__init__.py
-_FILLED_IN = "${{"  # dstack puts its own variables there, in commands too
 # Written by each node, not mounted: dstack has no file contents in a task.
 _REQUEST_DIR = f"/tmp{REQUEST_DIR}"
 
@@ -84,16 +83,10 @@ def render(export: Export) -> str:
 def _commands(export: Export) -> str:
     values = {name: f'"${name}"' for name in export.secrets}
     files = export.request_files()
-    commands = _COMMANDS.format(
+    return _COMMANDS.format(
         request=_REQUEST_DIR,
         files="".join(f"printf %s {quote(text)} >{_REQUEST_DIR}/{name}\n" for name, text in files.items()),
         head=node_scripts.head(export, _REQUEST_DIR, values),
         secrets=" ".join(export.secrets) or "-v RAY_AUTH_TOKEN",
         worker=node_scripts.worker(export),
     )
-    for line in "\n".join([*files.values(), commands]).splitlines():
-        if _FILLED_IN in line:
-            raise BadInput(
-                f"TO=dstack cannot carry the line '{shown(line.strip())}' (of the JobSpec, RAY_BASE_CONFIG or the overrides), because dstack fills in what follows {_FILLED_IN}: write it without."
-            )
-    return commands

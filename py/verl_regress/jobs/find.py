@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base import ids, trust
-from verl_regress.base.errors import BadInput, Unreadable
+from verl_regress.base.errors import BadInput, Unreadable, shown
 from verl_regress.base.files import unreadable
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import Owner
@@ -61,10 +61,13 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
             f"JOB=latest but no job under {root.jobs} is yours and outside a session: name one that 'make jobs' lists, or submit one."
         )
     named = ids.ATTEMPT.fullmatch(asked)
-    job = JobDir(root.jobs / ids.check_job(named["submission_id"] if named else asked))
+    name = named["submission_id"] if named else asked
+    job = JobDir(root.jobs / name)
     # A submission never makes a link, which may lead anywhere.
-    if not job.path.is_dir() or job.path.is_symlink():
-        raise BadInput(f"JOB={asked} is not under {root.jobs}: name one that 'make jobs' lists, or submit one.")
+    if ids.SUBMISSION_ID.fullmatch(name) is None or not job.path.is_dir() or job.path.is_symlink():
+        raise BadInput(
+            f"JOB={shown(asked, 40)} is not under {root.jobs}: name one that 'make jobs' lists, or submit one."
+        )
     try:
         next(job.path.iterdir(), None)
     except OSError as error:

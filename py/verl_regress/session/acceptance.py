@@ -75,14 +75,10 @@ def run(args: argparse.Namespace) -> int:
         write_atomically(directory / f"node-{args.node}.json", as_json(seen))
         return 0
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
-        files = {Path(member.name).name: _content(archive, member) for member in archive if member.isfile()}
+        found = ((Path(member.name).name, archive.extractfile(member)) for member in archive)
+        files = {name: file.read().decode("utf-8", "replace") for name, file in found if file}
     done = Done(root, RayApi(nodes.ADDRESS), args.cluster, directory, secrets, files)
     return _report(done, f"{args.profile}, cluster {args.cluster}")
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
-    file = archive.extractfile(member)
-    return file.read().decode("utf-8", "replace") if file else ""
 
 
 def _prepared(root: SharedRoot) -> dict[str, list[int]]:

@@ -156,9 +156,7 @@ class Driver:
                     if planned is None:
                         return False
                     submit.say_left_out(planned)
-                    api, is_allowed = RayApi(planned.driver.address), self.args.knobs.is_on("ALLOW_MISMATCH")
-                    skipped = self.args.knobs["SKIP_DOCTOR"]
-                    submit.send(planned, api, "sdk", self.secrets[spec], allow_mismatch=is_allowed, skip_doctor=skipped)
+                    submit.send(planned, RayApi(planned.driver.address), self.secrets[spec], self.args.knobs)
             except RegressError as error:
                 say.error(str(error))
                 raise RegressError(

@@ -19,11 +19,6 @@ def job_digests(root: SharedRoot, names: Iterable[str]) -> dict[str, str]:
     return {job.submission_id: digest(job.first.path) for job in jobs if job.path.is_dir()}
 
 
-def inputs(found: JobDir) -> list[dict[str, Any]]:
-    """What a job read, as its launcher recorded it: key, path, fact and sha256 of each input."""
-    return list((found.read_state("inputs") or {}).get("inputs", []))
-
-
 def loaded(found: JobDir, code_path: Path) -> dict[str, str]:
     """The files of the snapshot that any process of the job loaded, with the first digits of their sha256 (py/hooks/identity.py)."""
     reports = [read_json(path) or {} for path in sorted(found.reports.glob("identity-*.json"))]
@@ -41,7 +36,7 @@ def artefact_hashes(found: JobDir) -> dict[str, str]:
     Inputs of one fact that are not all known, such as a model that is still to be fetched, have none.
     """
     contents: dict[str, set[str | None]] = {}
-    for each in inputs(found):
+    for each in (found.read_state("inputs") or {}).get("inputs", ()):
         if each["fact"]:
             contents.setdefault(each["fact"], set()).add(each["sha256"])
     hashes = {
@@ -52,16 +47,13 @@ def artefact_hashes(found: JobDir) -> dict[str, str]:
     return {"hooks sha256": _hooks_hash(found), **hashes}
 
 
-def _our_folders(found: JobDir) -> list[Path]:
-    variables = (found.read_config("runtime_env.json") or {}).get("env_vars", {})
-    return [Path(entry) for entry in variables.get("PYTHONPATH", "").split(":") if "/verl_regress/" in entry]
-
-
 def _hooks_hash(found: JobDir) -> str:
     """One hash over the Python files of ours that a job's processes import: hooks, and in a rehearsal the rollout."""
+    variables = (found.read_config("runtime_env.json") or {}).get("env_vars", {})
+    entries = variables.get("PYTHONPATH", "").split(":")
     text = "".join(
         f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
-        for folder in _our_folders(found)
+        for folder in (Path(entry) for entry in entries if "/verl_regress/" in entry)
         for path in sorted(folder.rglob("*.py"))
     )
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -98,5 +90,5 @@ def job(found: JobDir, api: RayApi) -> dict[str, Any]:
         "loaded": loaded(found, Path(plan["code_path"])),
         "prechecks": progress.log_lines(found, "MVP_PRECHECK_"),
         "digest": digest(found.path),
-        "inputs": {each["path"]: each["sha256"] for each in inputs(found)},
+        "inputs": find.inputs_of(found),
     }

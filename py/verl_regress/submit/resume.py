@@ -86,7 +86,7 @@ def _begin(
         return 0
     api = RayApi(planned.driver.address)
     _need_over(newest, api)
-    submit.send_asked(planned, api, args, values)
+    submit.send(planned, api, values, knobs, announce=args.announce)
     where = f"{attempt.checkpoint} (step {attempt.step})" if attempt.checkpoint else "the beginning"
     say.info(
         f"attempt {attempt.job_dir.attempt} of {attempt.job_dir.submission_id}, as asked for {asked.ray_id}, from {where}"

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         if args.knobs.is_on("DRY_RUN"):
             print_plan(planned)
             return 0
-        send_asked(planned, RayApi(planned.driver.address), args, values, via=args.via)
+        send(planned, RayApi(planned.driver.address), values, args.knobs, via=args.via, announce=args.announce)
     print(planned.job.submission_id)
     return 0
 
@@ -156,31 +156,22 @@ def print_plan(planned: plan.Plan) -> None:
     print(shlex.join(planned.command_line()))
 
 
-def send_asked(
-    planned: plan.Plan, api: RayApi, args: argparse.Namespace, secrets: Mapping[str, str], via: str = "sdk"
-) -> None:
-    """`send`, as the arguments of `submit`, `resume` and `retry` ask for it."""
-    is_allowed, skipped = args.knobs.is_on("ALLOW_MISMATCH"), args.knobs["SKIP_DOCTOR"]
-    send(planned, api, via, secrets, announce=args.announce, allow_mismatch=is_allowed, skip_doctor=skipped)
-
-
 def send(
     planned: plan.Plan,
     api: RayApi,
-    via: str,
     secrets: Mapping[str, str],
+    knobs: Knobs,
     *,
+    via: str = "sdk",
     announce: bool = False,
-    allow_mismatch: bool = False,
-    skip_doctor: str = "",
 ) -> None:
     """Compare with the nodes' packages, reserve the directory, write `config/` and the secrets, submit, record the result.
 
-    The result goes to `state/submitted`, with the checks of `make doctor` that the user left out. With `announce`, the id is printed on stdout as soon as a job may come of it.
+    The result goes to `state/submitted`, with the checks of `make doctor` that the user left out. ALLOW_MISMATCH counts, too. With `announce`, the id is printed on stdout as soon as a job may come of it.
     """
     secret_files.check(secrets, planned.environment.secrets, planned.request.spec.origin)
     up = nodes.alive_nodes(api)
-    planned = _with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=allow_mismatch))
+    planned = _with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=knobs.is_on("ALLOW_MISMATCH")))
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
     _make_directories(planned.job)
     with tempfile.TemporaryFile(
@@ -199,7 +190,7 @@ def send(
             queue.leave(job, cluster)
             job.write_state("submitted", {"accepted": False, "error": str(error), **origin})
             raise RegressError(f"{error} ({job.path} is marked as never submitted)", error.status) from error
-        unchecked = {"skip_doctor": skip_doctor} if skip_doctor else {}
+        unchecked = {"skip_doctor": knobs["SKIP_DOCTOR"]} if knobs["SKIP_DOCTOR"] else {}
         job.write_state("submitted", {"accepted": True, **origin, **unchecked})
     debug.attempt(job, planned.driver.address, "submitted")
     say.changed(
