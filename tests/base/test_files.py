@@ -62,14 +62,6 @@ def test_a_pipe_in_the_place_of_a_state_is_a_damaged_file(job):
         files.end_of(job.state / "ended", 10)
 
 
-def test_a_link_at_the_temporary_name_is_not_written_through(tmp_path):
-    (tmp_path / "other").write_text("old")
-    (tmp_path / f".file.{os.getpid()}.tmp").symlink_to(tmp_path / "other")
-    with pytest.raises(OSError, match="symbolic links"):
-        write_atomically(tmp_path / "file", "new")
-    assert (tmp_path / "other").read_text() == "old"
-
-
 def test_a_failed_write_leaves_the_old_file(tmp_path, full_disk):
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(OSError, match="No space left on device"):

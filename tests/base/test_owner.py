@@ -89,11 +89,3 @@ def test_announce_prints_the_id_as_soon_as_the_job_may_exist(submit, sdk, monkey
 def test_jobs_as_json_name_their_owner(run, make_job):
     own(make_job("alices"))
     assert [job["owner"] for job in json.loads(run("--no-ray", "jobs", "JSON=1").out)["jobs"]] == [RECORD]
-
-
-def test_status_without_ray_reads_the_files_and_changes_nothing(run, make_job, ray):
-    make_job("done", ended={"exit_code": 0, "reason": "the trainer ended"})
-    outcome = run("--no-ray", "status", "--profile=cpu", "CLUSTER_NAME=c")
-    assert (outcome.status, outcome.created, ray.seen) == (0, [], [])
-    assert "Ray was not asked: this is what the jobs' own files say" in outcome.out
-    assert "done  codeA  SUCCEEDED" in outcome.out

@@ -315,15 +315,13 @@ def test_pythonpath_has_the_snapshot_first_and_no_empty_entry(shared, monkeypatc
 
 
 def test_only_a_profile_that_names_the_rehearsal_gets_it(planned, shared):
+    """It reports into the job's directory."""
+    job = planned()
+    assert job.environment.runtime_env()["env_vars"]["VERL_REHEARSAL_REPORTS"] == str(job.job.reports)
     job = planned(base=BASE.replace("python_layers: [rehearsal]\n", ""))
     entries = job.environment.variables["PYTHONPATH"].split(os.pathsep)
     assert entries == [str(shared.snapshots / "codeA"), f"{HELPER}/py/hooks"]
     assert "VERL_REHEARSAL_REPORTS" not in job.environment.variables
-
-
-def test_the_rehearsal_reports_into_the_job_directory(planned):
-    job = planned()
-    assert job.environment.runtime_env()["env_vars"]["VERL_REHEARSAL_REPORTS"] == str(job.job.reports)
 
 
 def test_values_with_a_dollar_do_not_go_through_ray(planned, submit, shared):

@@ -58,6 +58,7 @@ def test_every_key_of_the_release_gets_the_seed(submit, shared, release, workloa
     assert submit("SUBMISSION_ID=me", "TRAIN_SEED=3", spec=f"workload: {workload}\n").status == 0
     wanted = (*keys, *critic) if workload == "ppo" else keys
     job = JobDir(shared.jobs / "me")
+    assert f"trainer.rollout_data_dir={job.path}/samples" in read(job, "resolved.json")["argv"]
     assert seeds_of(job) == {f"{key}=3" for key in wanted}
     assert {item["origin"] for item in read(job, "resolved.json")["overrides"] if "seed=" in item["text"]} == {
         "TRAIN_SEED"
@@ -70,14 +71,6 @@ def test_sft_gets_its_seeds_and_one_for_the_choice_of_rows(submit, shared):
         "changed submitted me (sft, code codeA, profile cpu)\n"
     )
     assert seeds_of(JobDir(shared.jobs / "me")) == {"trainer.seed=0", "engine.seed=0", "++data.seed=0"}
-
-
-@pytest.mark.parametrize("workload", ["ppo", "grpo"])
-def test_a_run_with_a_seed_writes_what_it_sampled_into_its_own_directory(submit, shared, workload):
-    snapshot_with(shared)
-    assert submit("SUBMISSION_ID=me", "TRAIN_SEED=3", spec=f"workload: {workload}\n").status == 0
-    job = JobDir(shared.jobs / "me")
-    assert f"trainer.rollout_data_dir={job.path}/samples" in read(job, "resolved.json")["argv"]
 
 
 def test_without_a_seed_or_if_the_user_says_otherwise_nothing_is_written(submit, shared):

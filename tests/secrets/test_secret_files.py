@@ -222,14 +222,10 @@ def swept(shared, ray, capsys):
     return swept
 
 
-def test_secrets_of_a_job_that_is_over_are_swept(swept, make_job):
+def test_secrets_of_a_job_that_is_over_that_ray_forgot_or_that_never_was_are_swept(swept, make_job):
     make_job("over", started={}, ended={"exit_code": 1, "reason": "x"})
-    assert swept("over", {"submission_id": "over", "status": "FAILED"}) == (
-        "changed removed the secrets of the job over (FAILED)\n", False,
-    )  # fmt: skip
-
-
-def test_secrets_of_a_job_that_ray_forgot_and_of_one_that_never_was_are_swept(swept, make_job):
+    said = "changed removed the secrets of the job over (FAILED)\n"
+    assert swept("over", {"submission_id": "over", "status": "FAILED"}) == (said, False)
     make_job("lost", started={})
     assert swept("lost") == ("changed removed the secrets of the job lost (LOST)\n", False)
     assert swept("never") == ("changed removed the secrets of the job never (NOT_SUBMITTED)\n", False)
