@@ -72,26 +72,13 @@ STANDIN
 
 over() { export TRANSPORT=$1 NODES_FILE="${BATS_TEST_TMPDIR}/nodes" SLURM_JOB_ID=12; }
 
-@test "container: hostile arguments arrive unchanged" { over container && contract::hostile_words; }
-@test "container: the exit status is the command's" { over container && contract::exit_status; }
-@test "container: stdin is passed on, but only if requested" { over container && contract::stdin; }
-@test "container: large output arrives complete" { over container && contract::big_output; }
-@test "container: put copies a directory once and completely, and get copies it back" { over container && contract::put_and_get; }
-@test "container: spawn outlives the caller and leaves log and exit status" { over container && contract::spawn; }
+keeps() { over "$1" && "contract::$2"; }
 
-@test "ssh: hostile arguments arrive unchanged" { over ssh && contract::hostile_words; }
-@test "ssh: the exit status is the command's" { over ssh && contract::exit_status; }
-@test "ssh: stdin is passed on, but only if requested" { over ssh && contract::stdin; }
-@test "ssh: large output arrives complete" { over ssh && contract::big_output; }
-@test "ssh: put copies a directory once and completely, and get copies it back" { over ssh && contract::put_and_get; }
-@test "ssh: spawn outlives the caller and leaves log and exit status" { over ssh && contract::spawn; }
-
-@test "srun: hostile arguments arrive unchanged" { over srun && contract::hostile_words; }
-@test "srun: the exit status is the command's" { over srun && contract::exit_status; }
-@test "srun: stdin is passed on, but only if requested" { over srun && contract::stdin; }
-@test "srun: large output arrives complete" { over srun && contract::big_output; }
-@test "srun: put copies a directory once and completely, and get copies it back" { over srun && contract::put_and_get; }
-@test "srun: spawn outlives the caller and leaves log and exit status" { over srun && contract::spawn; }
+for transport in container ssh srun; do
+  for promise in hostile_words exit_status stdin big_output put_and_get spawn; do
+    bats_test_function --description "${transport}: ${promise}" -- keeps "$transport" "$promise"
+  done
+done
 
 @test "ssh: hostile arguments arrive unchanged whatever the login shell" {
   over ssh
