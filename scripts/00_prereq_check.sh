@@ -3,7 +3,7 @@
 # together is tried by 11_doctor.
 #
 #   TRANSPORT=container  engine, names that are ours, the dashboard's port, disk, memory, GPUs, shared root, Compose v2, node image
-#                        with HOSTS_FILE on every host: it answers, its engine, address, memory, GPUs, one shared root
+#                        with HOSTS_FILE on every host: it answers, its engine, address, GPUs
 #   TRANSPORT=ssh, srun  nodes answer, the cluster is ours, Ray's version, addresses, where Ray's token goes
 #
 #   scripts/00_prereq_check.sh

@@ -13,7 +13,7 @@ REPO = Path(__file__).parents[1]
 # The knobs' origins are those of env::load.
 LINES = """
 source scripts/lib/regress.bash
-WORKDIR=$1 RUN_AS=0:0 ENV_ORIGIN[WORKDIR]=env/local.env
+WORKDIR=$1 ENV_ORIGIN[WORKDIR]=env/local.env
 PATH=$2:$PATH
 "${@:3}"
 """
@@ -25,13 +25,13 @@ def bash(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "root").mkdir()
 
-    def run(*words, lines=LINES, **stubs):
+    def run(*words, **stubs):
         for name, body in stubs.items():
             stub = tmp_path / "bin" / name
             stub.write_text(f"#!/bin/sh\n{body}\n")
             stub.chmod(0o755)
         done = subprocess.run(
-            ["bash", "-c", lines, "lines", str(tmp_path / "root"), str(tmp_path / "bin"), *words],
+            ["bash", "-c", LINES, "lines", str(tmp_path / "root"), str(tmp_path / "bin"), *words],
             cwd=REPO, capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
         assert list((tmp_path / "root").iterdir()) == []
@@ -40,8 +40,8 @@ def bash(tmp_path):
     return run
 
 
-def test_a_local_disk_passes_and_nothing_is_left(bash, tmp_path):
-    assert bash("shared::need", str(tmp_path / "root"), "WORKDIR") == (0, "")
+def test_a_local_disk_passes_and_nothing_is_left(bash):
+    assert bash("shared::need") == (0, "")
 
 
 NO_FILE = """case $* in */root/*) echo 'mktemp: x: {}'; exit 1 ;; *) exec /usr/bin/mktemp "$@" ;; esac"""
@@ -52,39 +52,14 @@ LACKS = {
     "no locks": ({"flock": "echo 'flock: 3: No locks available'; exit 1"}, "has no locks (No locks available)"),
     "locks that exclude nobody": ({"flock": "exit 0"}, "gives one lock to two processes"),
     "no modes": ({"chmod": "exec /bin/chmod 755 a"}, "changes mode 600 to 755"),
-    "owned by nobody": (
-        {"id": "echo 0", "stat": 'case $2 in %u) echo 65534 ;; *) exec /usr/bin/stat "$@" ;; esac'},
-        "stores the files of user 0 as those of user 65534",
-    ),
 }
 
 
 @pytest.mark.parametrize(("stubs", "problem"), LACKS.values(), ids=LACKS)
 def test_what_a_shared_root_lacks_is_one_sentence_with_its_cure(bash, tmp_path, stubs, problem):
     root = tmp_path / "root"
-    assert bash("shared::need", str(root), "WORKDIR", **stubs) == (
+    assert bash("shared::need", **stubs) == (
         1,
         f"error   {root} (WORKDIR, from env/local.env) {problem} on this machine: fix that, or put WORKDIR on a local disk or NFS 4 "
         "(docs/shared-root.md has what is needed).\n",
-    )
-
-
-def test_root_whose_files_are_nobodys_is_no_problem_if_the_nodes_are_another_user(bash, tmp_path):
-    lines = LINES.replace("RUN_AS=0:0", "RUN_AS=1000:1000")
-    stubs, _ = LACKS["owned by nobody"]
-    assert bash("shared::need", str(tmp_path / "root"), "WORKDIR", lines=lines, **stubs) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("answer", "sentence"),
-    [
-        ("free", "does not see a lock that is held in {root} (WORKDIR, from env/local.env; it says 'free'): mount it everywhere by NFS 4, without the options nolock and local_lock."),
-        ("missing", "does not see at {root} (WORKDIR) what was written there: mount the same directory on every host."),
-    ],
-)  # fmt: skip
-def test_host_that_does_not_see_our_lock(bash, tmp_path, answer, sentence):
-    root = str(tmp_path / "root")
-    assert bash("shared::need_held", "worker-0", root, "WORKDIR", answer) == (
-        1,
-        f"error   worker-0 {sentence.format(root=root)}\n",
     )

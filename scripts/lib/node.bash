@@ -110,4 +110,4 @@ node::is_alive() { transport::is_alive "$1"; }
 node::address() { transport::address "$1" </dev/null; }
 
 # node::image NODE: the digest of the image that it runs; nothing where the transport does not know one.
-node::image() { transport::image "$1"; }
+node::image() { ! node::_has image || transport::image "$1"; }

@@ -171,7 +171,11 @@ compose::_start_all() {
   node::ask "$dir" "$(hosts::engines)" compose::_start_at
 }
 
-compose::_start_at() { compose::run "$1" up --detach --no-build --quiet-pull 2>&1 | compose::_errors_only; }
+# Compose reports every step; only errors are worth a line. Its exit status still decides (pipefail).
+compose::_start_at() {
+  compose::run "$1" up --detach --no-build --quiet-pull 2>&1 |
+    { grep -vE '^ *(Container|Network|Volume) .*(Creating|Created|Starting|Started|Running|Recreate|Recreated|Waiting|Healthy)$' >&2 || true; }
+}
 
 # compose::ensure_down: nothing with this cluster's label is left; the shared directory is not touched.
 compose::ensure_down() {
@@ -208,10 +212,18 @@ compose::_remove_at() {
   ((${#networks[@]} == 0)) || printf 'network %s\n' "${networks[@]}"
 }
 
-# compose::owners: the owners of this cluster's containers and networks, one line each.
+# compose::owners: the owners of this cluster's containers and networks. Hosts that do not answer are left out.
 compose::owners() {
-  hosts::docker_all ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
-  hosts::docker_all network ls --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
+  local owners
+  cli::temp_dir owners
+  node::ask "$owners" "$(hosts::engines)" compose::_owners_at
+  cat -- "$owners"/* | sort -u # a pipe, because Bash would become a last command, and clean nothing up
+}
+
+compose::_owners_at() {
+  ! hosts::are_several || hosts::is_answering "$1" || return 0
+  hosts::docker "$1" ps --all --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
+  hosts::docker "$1" network ls --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "$COMPOSE_OWNER"
 }
 
 # compose::_compare: fills its caller's arrays with nodes: those that Compose would recreate (`remade`), those beyond WORKERS (`surplus`),
@@ -289,6 +301,3 @@ compose::_knobs() {
 compose::list_at() {
   hosts::docker "$1" ps --all --no-trunc --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}" --format "{{.Names}}\t$2" | sort | cut -f2-
 }
-
-# Compose reports every step; only errors are worth a line. Its exit status still decides (pipefail).
-compose::_errors_only() { grep -vE '^ *(Container|Network|Volume) .*(Creating|Created|Starting|Started|Running|Recreate|Recreated|Waiting|Healthy)$' >&2 || true; }

@@ -13,7 +13,7 @@ nodes::debugger_host() { ! hosts::are_several || printf '127.0.0.1\n'; }
 nodes::check() {
   local checks=(prereq::port prereq::disk prereq::memory prereq::gpus)
   ! hosts::are_several || checks=(hosts::check prereq::disk)
-  prereq::run prereq::engine prereq::names "${checks[@]}" prereq::shared_root prereq::compose prereq::node_image
+  prereq::run prereq::engine prereq::owner "${checks[@]}" prereq::shared_root prereq::compose prereq::node_image
 }
 
 # nodes::need: what ensure_up requires.
@@ -49,7 +49,7 @@ nodes::shown() {
 
 # nodes::dashboard_address: where a browser on this host finds the dashboard.
 nodes::dashboard_address() {
-  if hosts::are_several; then hosts::dashboard; else printf 'http://127.0.0.1:%s\n' "$DASHBOARD_PORT"; fi
+  if hosts::are_several; then login::dashboard_address; else printf 'http://127.0.0.1:%s\n' "$DASHBOARD_PORT"; fi
 }
 
 # nodes::ask_dashboard: the HTTP status with which it answers our token; prints nothing if it does not. Whoever else listens on that
@@ -74,7 +74,7 @@ nodes::ask_dashboard() {
 nodes::show_forwards() {
   local argv=() specs=() forward node port words
   if hosts::are_several; then
-    hosts::show_forwards "$@"
+    login::show_forwards "$@"
     return
   fi
   for forward; do
@@ -96,7 +96,12 @@ nodes::owners() { ((${#_TRANSPORT_OWNERS[@]} == 0)) || printf '%s\n' "${!_TRANSP
 
 nodes::ensure_up() {
   hosts::need_same_file
-  ! hosts::are_several || hosts::prepare
+  if hosts::are_several; then
+    ! hosts::are_allocated || hosts::keep
+    hosts::need_shared_root
+    hosts::ensure_images
+    hosts::ensure_tokens
+  fi
   log::while 'bringing the containers up' -- compose::ensure_up
 }
 

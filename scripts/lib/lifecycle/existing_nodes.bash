@@ -1,9 +1,8 @@
 # lifecycle/existing_nodes: nodes that exist already, however they are reached. We check them and give them Ray's token, and leave
 # everything as it was except what we started there. lifecycle/ssh and lifecycle/srun add what differs:
-# nodes::_source (what lists the nodes), nodes::_where NODE, nodes::_path_cure, nodes::_address_cure, nodes::_token_shown,
-# nodes::_leave NODE (after Ray has ended there), nodes::shown; and in the transport existing_nodes::environment NODE,
-# existing_nodes::need_all (every node can be reached) and existing_nodes::forward ARRAY NODE LOCAL:HOST:PORT..., the argv that forwards
-# ports of this host to the node, as a user can type it.
+# nodes::_source (what lists the nodes), nodes::_where NODE, nodes::_address_cure, nodes::_token_shown,
+# nodes::_leave NODE (after Ray has ended there), nodes::shown; and in the transport existing_nodes::environment NODE and
+# existing_nodes::need_all (every node can be reached). LOGIN_TARGET has how a user reaches each node by ssh.
 # shellcheck shell=bash
 
 # existing_nodes::command NODE ARGV...: the one string for a shell there: plain sh, which gives the command its environment, as compose
@@ -26,34 +25,21 @@ nodes::dashboard_host() { printf '127.0.0.1\n'; }
 # nodes::debugger_host: the address that debugpy listens on: not the network, because it asks for no password.
 nodes::debugger_host() { printf '127.0.0.1\n'; }
 
-# nodes::dashboard_address: where a browser on this host finds the dashboard: it listens only on the head, so it must be forwarded.
-nodes::dashboard_address() {
-  printf "http://127.0.0.1:%s after '%s'\n" "$DASHBOARD_PORT" "$(nodes::_forward_line head "${DASHBOARD_PORT}:127.0.0.1:8265")"
-}
-
-# nodes::show_forwards FORWARD...: prints a command for this host for each. Nothing on a node listens on the network for us.
-nodes::show_forwards() {
-  local forward node port
-  for forward; do
-    IFS=: read -r _ node port <<<"$forward"
-    nodes::_forward_line "$node" "${forward%%:*}:127.0.0.1:${port}"
-  done
-}
-
-nodes::_forward_line() {
-  local argv=()
-  existing_nodes::forward argv "$@"
-  tunnel::as_typed "${argv[@]}"
-}
+# Nothing on a node listens on the network for us, so ports must be forwarded.
+nodes::dashboard_address() { login::dashboard_address; }
+nodes::show_forwards() { login::show_forwards "$@"; }
 
 # nodes::ask_dashboard: the HTTP status with which it answers the head with the head's token; prints nothing if it does not.
 nodes::ask_dashboard() { node::exec head bash -c "$DASHBOARD_ASK" ask 127.0.0.1 8265 /api/version; }
 
 nodes::check() {
-  prereq::run nodes::need nodes::_check_owner nodes::_check_ray nodes::_check_addresses nodes::_check_token_place
+  prereq::run nodes::need prereq::owner nodes::_check_ray nodes::_check_addresses nodes::_check_token_place
 }
 
-nodes::need() { log::while 'connecting to the nodes' -- nodes::_check_reach; }
+nodes::need() {
+  log::while 'connecting to the nodes' -- existing_nodes::need_all
+  log::ok "$(node::list | wc -l) nodes answer: $(node::list | paste -sd' ') (from $(nodes::_source))"
+}
 
 # nodes::shared_root_here: prints nothing, because it is only on the nodes.
 nodes::shared_root_here() { :; }
@@ -140,35 +126,23 @@ nodes::_release() {
   printf '%s\n' "$stopped"
 }
 
-nodes::_check_owner() {
-  owner::need_own
-  log::ok "the cluster ${CLUSTER_NAME} on these nodes is ours, or not there yet"
-}
-
-nodes::_check_reach() {
-  existing_nodes::need_all
-  log::ok "$(node::list | wc -l) nodes answer: $(node::list | paste -sd' ') (from $(nodes::_source))"
-}
-
 # Only Ray's token auth protects the nodes from the network: CVE-2025-62593 is fixed in 2.52, CVE-2026-27482 in 2.54.
 nodes::_check_ray() {
-  local node version older answers first=''
+  local node version older answers
   cli::temp_dir answers
   node::ask_all "$answers" nodes::_ask_ray
   for node in $(node::list); do
     read -r version older <"${answers}/${node}"
     [[ -z $older ]] ||
       cli::die 1 "${node} has Ray ${version}, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node."
-    [[ $version == "${first:=$version}" ]] ||
-      cli::die 1 "${node} has Ray ${version} and head has ${first}: install the same version on every node."
   done
-  log::ok "every node has Ray ${first}"
+  log::ok 'every node has Ray 2.54 or later'
   deps::tell_bytecode "$answers" up
 }
 
 nodes::_ask_ray() {
   cluster::ask_host "$1" ray 2.54 ||
-    cli::die 1 "python3 on $1 ($(nodes::_where "$1")) is missing or has no Ray (the message is above): $(nodes::_path_cure)."
+    cli::die 1 "python3 on $1 ($(nodes::_where "$1")) is missing or has no Ray (the message is above): name the right one's directory (path= in NODES_FILE, or NODES_PATH)."
 }
 
 nodes::_check_addresses() {

@@ -6,7 +6,7 @@
 # shellcheck shell=bash
 
 # Of each node, by name.
-declare -gA _HOSTS_WHERE=() _HOSTS_ADDRESS=() _HOSTS_GPUS=() _HOSTS_SEEN=()
+declare -gA _HOSTS_WHERE=() _HOSTS_ADDRESS=() _HOSTS_GPUS=()
 
 hosts::are_several() { [[ -n $HOSTS_FILE ]]; }
 
@@ -68,8 +68,6 @@ hosts::_take_line() {
   done
 }
 
-hosts::_is_loopback() { [[ $1 == 127.* || $1 == ::1 || $1 == 0.* ]]; }
-
 hosts::_take_gpus() {
   local ids
   [[ $1 != head ]] || cli::die 2 "'gpus=$2' ($3) is for a worker: the head never gets a GPU."
@@ -83,7 +81,7 @@ hosts::_take_gpus() {
 # hosts::_kept: where `make up` records which hosts it used; they are forgotten with the cluster (cluster_knobs::forget).
 hosts::_kept() { printf '%s/clusters/%s/hosts\n' "$WORKDIR" "$CLUSTER_NAME"; }
 
-# hosts::keep: records them. An allocation keeps its hosts: they are recorded before anything is put there (hosts::prepare).
+# hosts::keep: records them. An allocation keeps its hosts: they are recorded before anything is put there (nodes::ensure_up).
 hosts::keep() {
   local file node
   file=$(hosts::_kept)
@@ -139,32 +137,6 @@ hosts::docker() {
   fi
 }
 
-# hosts::docker_all ARGV...: the same command for every engine, all at once. An engine that does not answer says nothing; where that
-# matters, hosts::need has been called.
-hosts::docker_all() {
-  local engine pids=()
-  if ! hosts::are_several; then
-    docker "$@"
-    return
-  fi
-  for engine in $(hosts::engines); do
-    hosts::docker "$engine" "$@" 2>/dev/null &
-    pids+=("$!")
-  done
-  wait "${pids[@]}" || true
-}
-
-# hosts::lost: the hosts without an engine that answers, one per line.
-hosts::lost() {
-  local lost
-  hosts::are_several || return 0
-  cli::temp_dir lost
-  node::ask "$lost" "$(hosts::engines)" hosts::_name_if_lost
-  cat -- "$lost"/*
-}
-
-hosts::_name_if_lost() { hosts::is_answering "$1" || printf '%s\n' "$1"; }
-
 # hosts::is_answering ENGINE: its host and the engine there answer now.
 hosts::is_answering() { (hosts::docker "$1" version >/dev/null 2>&1) 2>/dev/null; }
 
@@ -172,21 +144,9 @@ hosts::is_answering() { (hosts::docker "$1" version >/dev/null 2>&1) 2>/dev/null
 hosts::describe() { printf '%s (%s)\n' "$1" "${_HOSTS_WHERE[$1]}"; }
 
 # hosts::is_reached NODE: its host accepts our login now.
-hosts::is_reached() {
-  local said="${LOGIN_FILES}/${BASHPID}.said" status=0
-  ! hosts::_is_remote "$1" || login::connect "$1" "$said" || status=1
-  rm -f -- "$said"
-  return "$status"
-}
+hosts::is_reached() { ! hosts::_is_remote "$1" || login::connect "$1" /dev/null; }
 
-hosts::_need_connection() {
-  local said="${LOGIN_FILES}/${BASHPID}.said"
-  [[ -z ${_HOSTS_SEEN[$1]:-} ]] || return 0
-  login::connect "$1" "$said" ||
-    cli::die 8 "The host of $(hosts::describe "$1") cannot be reached ($(login::last_words "$said")): 'ssh $(login::words "$1") true' must work without a prompt; fix that first."
-  rm -f -- "$said"
-  _HOSTS_SEEN[$1]=1
-}
+hosts::_need_connection() { login::need "$1" "The host of $(hosts::describe "$1")"; }
 
 # hosts::on NODE SCRIPT WORD...: runs a plain sh script on its host, with our stdin.
 hosts::on() {
@@ -202,23 +162,3 @@ hosts::on() {
 
 # hosts::gpus NODE: the ids, on its host, of its GPUs.
 hosts::gpus() { printf '%s\n' "${_HOSTS_GPUS[$1]:-$(seq -s, 0 "$((GPUS_PER_WORKER - 1))")}"; }
-
-# hosts::dashboard: where a browser finds the dashboard, which listens on the head's own 127.0.0.1 alone.
-hosts::dashboard() {
-  if hosts::_is_remote head; then
-    printf "http://127.0.0.1:%s after '%s'\n" "$DASHBOARD_PORT" "$(hosts::show_forwards "${DASHBOARD_PORT}:head:8265")"
-  else
-    printf 'http://127.0.0.1:8265\n'
-  fi
-}
-
-# hosts::show_forwards LOCAL:NODE:PORT...: prints a command for each, to type where the user sits: the port is only on the 127.0.0.1 of
-# that node's host.
-hosts::show_forwards() {
-  local forward node port argv=()
-  for forward; do
-    IFS=: read -r _ node port <<<"$forward"
-    login::forward argv "${LOGIN_TARGET[$node]:-${OWNER_USER}@$(uname -n)}" "${LOGIN_PORT[$node]:-}" "${forward%%:*}:127.0.0.1:${port}"
-    tunnel::as_typed "${argv[@]}"
-  done
-}

@@ -1,19 +1,23 @@
 # lifecycle/hosts_check: what the hosts of HOSTS_FILE say about themselves, and what must be true of them before anything is changed.
 # shellcheck shell=bash
 
-declare -gA _HOSTS_SEEN _HOSTS_ADDRESS _HOSTS_GPUS # of hosts.bash
-declare -gA _HOSTS_FACT=()                         # what a host says about itself, as NODE:NAME
+declare -gA _HOSTS_ADDRESS _HOSTS_GPUS # of hosts.bash
+declare -gA _HOSTS_FACT=()             # what a host says about itself, as NODE:NAME
 
 # hosts::need: every host answers, its engine too, and we know its address. All are asked at once.
 hosts::need() {
-  local node
+  local node address
+  local -A of=()
   hosts::are_several || return 0
   ! hosts::are_allocated || hosts::_take_given
   log::while 'asking the hosts' -- hosts::_ask_all
   for node in $(node::list); do
     [[ -n ${_HOSTS_FACT["${node}:address"]:-} ]] || hosts::_resolve "$node"
+    address=$(hosts::address "$node")
+    [[ ! -v of[$address] ]] ||
+      cli::die 2 "$(hosts::describe "$node") has the address ${address}, as ${of[$address]} has: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
+    of[$address]=$node
   done
-  hosts::_need_other_addresses
 }
 
 # hosts::_take_given: what Slurm says about the hosts that it gave: their addresses, and their GPUs where the profile has some.
@@ -38,30 +42,17 @@ hosts::_take_given_gpus() {
   done
 }
 
-# What asks on another host for the lock on FILE; it prints held, or what is wrong. Whoever only reads the file may ask: the user of that
-# host's engine may be another one than that of the containers.
-# shellcheck disable=SC2016  # expanded where it runs
-readonly SHARED_QUESTION='
-  export LC_ALL=C
-  [ -e "$1" ] || { echo missing; exit; }
-  exec 4<"$1" && said=$(flock --shared --nonblock 4 2>&1) && echo free && exit
-  [ -z "$said" ] && echo held || echo "${said##*: }"'
-
 # What a host says about itself. Its own address is where our connection ended.
 # shellcheck disable=SC2016  # expanded there
 readonly HOSTS_QUESTIONS='
-  set -- "$1" "$2" ${SSH_CONNECTION:-}
-  echo "reached ${5:-}"
+  set -- "$1" ${SSH_CONNECTION:-}
+  echo "reached ${4:-}"
   echo "addresses $(hostname -I 2>/dev/null)"
   echo "user $(id -u)"; echo "home $HOME"
   echo "nvidia $(nvidia-smi -L 2>/dev/null | grep -c "^GPU ")"
   echo "render $(ls -d /dev/dri/renderD* 2>/dev/null | wc -l)"
   echo "davinci $(ls -d /dev/davinci[0-9]* 2>/dev/null | wc -l)"
-  echo "memory $(awk "/^MemAvailable:/ { print int(\$2 / 1048576) }" /proc/meminfo)"
   for device in $1; do [ -e "$device" ] || echo "lacks $device"; done
-  if [ -n "$2" ]; then
-    echo "lock $({ set -- "$2"; '"$SHARED_QUESTION"'; } 2>/dev/null)"
-  fi
   true'
 
 hosts::_ask_all() {
@@ -71,7 +62,6 @@ hosts::_ask_all() {
   node::ask_all "$dir" hosts::_ask
   for node in $(node::list); do
     while read -r name value; do _HOSTS_FACT["${node}:${name}"]=$value; done <"${dir}/${node}"
-    _HOSTS_SEEN[$node]=1
   done
 }
 
@@ -79,7 +69,7 @@ hosts::_ask_all() {
 hosts::_ask() {
   local node=$1 engine
   ! hosts::_is_remote "$node" || hosts::_need_connection "$node"
-  hosts::on "$node" "$HOSTS_QUESTIONS" "${WORKER_DEVICES} $(compose::driver | paste -sd' ')" "${HOSTS_LOCKED:-}" </dev/null ||
+  hosts::on "$node" "$HOSTS_QUESTIONS" "${WORKER_DEVICES} $(compose::driver | paste -sd' ')" </dev/null ||
     cli::die 8 "The host of $(hosts::describe "$node") was lost while we asked what it has: check the host, then run this again."
   engine=$(hosts::need_engine "$node")
   printf 'engine %s\narch %s\n' "${engine% *}" "${engine#* }"
@@ -104,7 +94,7 @@ hosts::_resolve() {
   elif ! hosts::are_allocated && hosts::_is_remote "$node"; then
     address=${_HOSTS_FACT["${node}:reached"]:-}
   fi
-  if [[ -z $address ]] || hosts::_is_loopback "$address"; then
+  if [[ -z $address || $address =~ ^(127|0)\.|^::1$ ]]; then
     cli::die 2 "$(hosts::describe "$node") has no address by which the other hosts reach it (found: '${address}'): $(hosts::_address_cure 'add address=IP to its line')."
   fi
   _HOSTS_FACT["${node}:address"]=$address
@@ -113,69 +103,37 @@ hosts::_resolve() {
 # hosts::_address_cure OTHERWISE: what to do where an address is wrong: in an allocation Slurm's answer, OTHERWISE with a file of hosts.
 hosts::_address_cure() { if hosts::are_allocated; then allocation::address_cure; else printf '%s\n' "$1"; fi; }
 
-hosts::_need_other_addresses() {
-  local node other
-  for node in $(node::list); do
-    for other in $(node::list); do
-      [[ $other != "$node" ]] || break
-      [[ ${_HOSTS_FACT["${node}:address"]} != "${_HOSTS_FACT["${other}:address"]}" ]] ||
-        cli::die 2 "$(hosts::describe "$node") has the address ${_HOSTS_FACT["${node}:address"]}, as $other has: on several hosts nodes use the host's network, where a driver attaches to the first Ray node of its address, so give each host one node."
-    done
-  done
-}
-
 # hosts::address NODE: after hosts::need.
 hosts::address() { printf '%s\n' "${_HOSTS_FACT["$1:address"]}"; }
 
 # hosts::check: the checks of several hosts, before anything is changed.
 hosts::check() {
   local node
-  [[ ! -d ${WORKDIR}/shared ]] || hosts::_hold_lock
   hosts::need
   for node in $(node::list); do
-    log::ok "$(hosts::describe "$node"): $(hosts::address "$node"), container engine ${_HOSTS_FACT["${node}:engine"]}, ${_HOSTS_FACT["${node}:memory"]} GiB of memory available"
-  done
-  for node in $(node::list); do
-    hosts::_check_memory "$node"
+    log::ok "$(hosts::describe "$node"): $(hosts::address "$node"), container engine ${_HOSTS_FACT["${node}:engine"]}"
     hosts::_check_user "$node"
     [[ $node == head ]] || hosts::_check_gpus "$node"
   done
-  if [[ -n ${HOSTS_LOCKED:-} ]]; then
-    hosts::_need_lock_seen
-  else
-    log::ok "${WORKDIR}/shared does not exist yet: 'make up' checks that it is one directory on all hosts"
-  fi
 }
 
-# hosts::need_shared_root: this machine and every host have one directory at ${WORKDIR}/shared.
+# hosts::need_shared_root: every host sees what this machine writes to ${WORKDIR}/shared. The doctor tries locks there.
 hosts::need_shared_root() {
-  hosts::_hold_lock
-  hosts::_ask_all
-  hosts::_need_lock_seen
-}
-
-# hosts::_hold_lock: a file of our own in the shared directory, which we lock.
-hosts::_hold_lock() {
-  HOSTS_LOCKED="${WORKDIR}/shared/.verl-regress-$(date +%s)-$$-${RANDOM}"
-  cli::on_exit rm -f -- "$HOSTS_LOCKED"
-  : >"$HOSTS_LOCKED" ||
-    cli::die 1 "${WORKDIR}/shared (from WORKDIR) cannot be written to here: fix its owner, or point WORKDIR elsewhere."
-  exec {HOSTS_LOCK}<>"$HOSTS_LOCKED"
-  flock --nonblock "$HOSTS_LOCK" 2>/dev/null || true # shared::need says why there is none
-}
-
-hosts::_need_lock_seen() {
-  local node
-  for node in $(node::list); do
-    shared::need_held "$(hosts::describe "$node")" "${WORKDIR}/shared" WORKDIR "${_HOSTS_FACT["${node}:lock"]:-}"
-  done
+  local file dir
+  cli::temp_dir dir
+  file=$(mktemp "${WORKDIR}/shared/.verl-regress-XXXXXX")
+  cli::on_exit rm -f -- "$file"
+  node::ask_all "$dir" hosts::_need_seen "$file"
   log::ok "${WORKDIR}/shared is one directory on every host"
-  exec {HOSTS_LOCK}>&-
 }
 
-hosts::_check_memory() {
-  ((${_HOSTS_FACT["$1:memory"]} >= MIN_MEMORY_GIB)) || transport::is_listed "$1" ||
-    cli::die 1 "$(hosts::describe "$1") has ${_HOSTS_FACT["$1:memory"]} GiB of memory available, but MIN_MEMORY_GIB=${MIN_MEMORY_GIB} are required: stop something there, or lower the knob."
+hosts::_need_seen() {
+  local seen
+  # shellcheck disable=SC2016  # expanded there
+  seen=$(hosts::on "$1" '[ ! -e "$1" ] || echo seen' "$2") ||
+    cli::die 8 "The host of $(hosts::describe "$1") was lost while we looked at ${WORKDIR}/shared there: check the host, then run this again."
+  [[ -n $seen ]] ||
+    cli::die 1 "$(hosts::describe "$1") does not see at ${WORKDIR}/shared (WORKDIR) what was written there: mount the same directory on every host."
 }
 
 # Ray's token is a file of mode 600 on the host, for the user of the containers.

@@ -55,15 +55,6 @@ hosts::_put_token() {
     cli::die 1 "Ray's token could not be put on $(hosts::describe "$1") (the reason is above): fix that, then run this again."
 }
 
-# hosts::prepare: all that the hosts need before the first container, in this order: they share the directory, and have the image and
-# Ray's token.
-hosts::prepare() {
-  ! hosts::are_allocated || hosts::keep
-  hosts::need_shared_root
-  hosts::ensure_images
-  hosts::ensure_tokens
-}
-
 hosts::_token() { printf '%s/.verl-regress/%s.token\n' "${_HOSTS_FACT["$1:home"]}" "$CLUSTER_NAME"; }
 
 # hosts::token NODE: the file of Ray's token on its host.
@@ -71,8 +62,9 @@ hosts::token() {
   if hosts::_is_remote "$1"; then hosts::_token "$1"; else printf '%s/secrets/%s.token\n' "$WORKDIR" "$CLUSTER_NAME"; fi
 }
 
-# hosts::_release NODE: no token is left on its host, if that answers.
+# hosts::_release NODE: no token is left on its host, if that answers. Prints which host it is if its engine does not.
 hosts::_release() {
+  hosts::is_answering "$1" || hosts::describe "$1"
   hosts::_is_remote "$1" || return 0
   # shellcheck disable=SC2016  # expanded there
   hosts::on "$1" 'dir="$HOME/.verl-regress"; rm -f "$dir/$1.token"; rmdir "$dir" 2>/dev/null || true' "$CLUSTER_NAME" 2>/dev/null || true
@@ -84,7 +76,7 @@ hosts::need_released() {
   local lost dir
   hosts::are_several || return 0
   cli::temp_dir dir
-  lost=$(hosts::lost | while read -r engine; do hosts::describe "$engine"; done | paste -sd, | sed 's/,\([^ ]\)/, \1/g')
   node::ask "$dir" "$(hosts::engines)" hosts::_release
+  lost=$(cat -- "$dir"/* | paste -sd, | sed 's/,\([^ ]\)/, \1/g')
   [[ -z $lost ]] || cli::die 8 "Containers and Ray's token may still be on ${lost}: run 'make down' again when they answer."
 }

@@ -2,7 +2,7 @@
 # reached (keys, known hosts, jump hosts) comes from ssh's own configuration, or SSH_CONFIG. An unknown host key is refused.
 # shellcheck shell=bash
 
-declare -gA LOGIN_TARGET=() LOGIN_PORT=()
+declare -gA LOGIN_TARGET=() LOGIN_PORT=() _LOGIN_SEEN=()
 _LOGIN_MASTER=no # ssh's ControlMaster
 # Short, because the path of a socket has at most 107 bytes. Only tests set HOST_ROOT.
 readonly LOGIN_FILES="${HOST_ROOT:-}/tmp/verl-regress-${UID}"
@@ -15,8 +15,6 @@ login::take() {
   LOGIN_TARGET[$1]=${BASH_REMATCH[2]}${BASH_REMATCH[4]:-${BASH_REMATCH[3]}} LOGIN_PORT[$1]=${BASH_REMATCH[6]}
 }
 
-login::forget() { LOGIN_TARGET=() LOGIN_PORT=(); }
-
 # login::connect NAME FILE: all commands share one connection for each name; it closes five minutes after the last one. ssh's own
 # words go into FILE. `auto` removes the socket of one that was killed, which `yes` (-M) would keep, and then share nothing.
 login::connect() {
@@ -27,6 +25,16 @@ login::connect() {
     for lock in ${CLUSTER_LOCK:-} ${VERIFY_LOCK:-}; do exec {lock}>&-; done
     login::client "$1" -E "$2" -o ControlPersist=300 -N -f </dev/null >/dev/null 2>&1
   )
+}
+
+# login::need NAME WHO: connects, or says why WHO cannot be reached; once for each name and script.
+login::need() {
+  local said="${LOGIN_FILES}/${BASHPID}.said"
+  [[ -z ${_LOGIN_SEEN[$1]:-} ]] || return 0
+  login::connect "$1" "$said" ||
+    cli::die 8 "$2 cannot be reached ($(login::last_words "$said")): 'ssh ${LOGIN_PORT[$1]:+-p ${LOGIN_PORT[$1]} }${LOGIN_TARGET[$1]} true' must work without a prompt; fix that first."
+  rm -f -- "$said"
+  _LOGIN_SEEN[$1]=1
 }
 
 login::ensure_files() {
@@ -70,9 +78,6 @@ login::quoted() {
   printf "'%s'" "${1//$single/$escaped}"
 }
 
-# login::words NAME: what follows `ssh` on a command line that a user types.
-login::words() { printf '%s%s\n' "${LOGIN_PORT[$1]:+-p ${LOGIN_PORT[$1]} }" "${LOGIN_TARGET[$1]}"; }
-
 login::shown() { printf '%s\n' "${LOGIN_TARGET[$1]}${LOGIN_PORT[$1]:+:${LOGIN_PORT[$1]}}"; }
 
 # login::forward ARRAY TARGET PORT LOCAL:HOST:PORT...: the argv that forwards ports of this host there, as a user can type it.
@@ -84,6 +89,26 @@ login::forward() {
   [[ -z $port ]] || _argv+=(-p "$port")
   for spec in "${@:4}"; do _argv+=(-L "$spec"); done
   _argv+=("$target")
+}
+
+# login::show_forwards LOCAL:NODE:PORT...: prints a command for each, to type where the user sits: the port is only on the 127.0.0.1 of that
+# node's host. One without a login is this machine.
+login::show_forwards() {
+  local forward node port argv=()
+  for forward; do
+    IFS=: read -r _ node port <<<"$forward"
+    login::forward argv "${LOGIN_TARGET[$node]:-${OWNER_USER}@$(uname -n)}" "${LOGIN_PORT[$node]:-}" "${forward%%:*}:127.0.0.1:${port}"
+    tunnel::as_typed "${argv[@]}"
+  done
+}
+
+# login::dashboard_address: where a browser on this host finds the dashboard, which listens on the 127.0.0.1 of the head's host alone.
+login::dashboard_address() {
+  if [[ -v LOGIN_TARGET[head] ]]; then
+    printf "http://127.0.0.1:%s after '%s'\n" "$DASHBOARD_PORT" "$(login::show_forwards "${DASHBOARD_PORT}:head:8265")"
+  else
+    printf 'http://127.0.0.1:8265\n'
+  fi
 }
 
 # login::last_words FILE [PROGRAM]: the last line that ssh, or PROGRAM, left there, without its name and a full stop.

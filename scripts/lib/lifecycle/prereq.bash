@@ -50,39 +50,26 @@ prereq::node_image() {
 
 # prereq::shared_root: it has what is needed (docs/shared-root.md), and this user can write there.
 prereq::shared_root() {
-  shared::need "${WORKDIR}/shared" WORKDIR
+  shared::need
   log::ok "${WORKDIR}/shared can be written to, and has locks, links and renames"
 }
 
-# prereq::names: the containers with our names are ours.
-prereq::names() {
+# prereq::owner: the nodes with our names are ours.
+prereq::owner() {
   owner::need_own
-  if [[ -z $(nodes::owners) ]]; then
-    log::ok "the names ${CLUSTER_NAME}-head, ${CLUSTER_NAME}-worker-<n> are free"
-  else
-    log::ok "the cluster ${CLUSTER_NAME} is ours (${WORKDIR})"
-  fi
+  log::ok "the cluster ${CLUSTER_NAME} is ours, or not there yet"
 }
 
 # prereq::port: the dashboard's port is free, or ours.
 prereq::port() {
-  if ! prereq::_is_port_taken "$DASHBOARD_PORT"; then
+  # shellcheck disable=SC2016  # expanded by that shell
+  if ! timeout 2 bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1"' listens "$DASHBOARD_PORT" 2>/dev/null; then
     log::ok "port 127.0.0.1:${DASHBOARD_PORT} is free"
     return
   fi
   [[ $(prereq::published_port) == "127.0.0.1:${DASHBOARD_PORT}" ]] ||
     cli::die 1 "Port 127.0.0.1:${DASHBOARD_PORT} (DASHBOARD_PORT, from ${ENV_ORIGIN[DASHBOARD_PORT]}) is taken by another process ('ss -ltnp' shows which): end that process, or set DASHBOARD_PORT to a free port."
   log::ok "port 127.0.0.1:${DASHBOARD_PORT} is our own dashboard's"
-}
-
-# prereq::_is_port_taken PORT: a process listens there (0A), on 127.0.0.1 or on all addresses, as the kernel lists it: IPv4 or IPv6, and
-# the bytes of an address in the host's order. Only tests set HOST_ROOT.
-prereq::_is_port_taken() {
-  local listener hex
-  printf -v hex '%04X' "$1"
-  listener=$(cat -- "${HOST_ROOT:-}"/proc/net/{tcp,tcp6} 2>/dev/null |
-    awk -v port="$hex" '$4 == "0A" && $2 ~ "^(0100007F|0+|0+FFFF00000100007F):" port "$"' || true)
-  [[ -n $listener ]]
 }
 
 # prereq::published_port: where our head publishes its dashboard on this host, as ADDRESS:PORT.
@@ -136,7 +123,7 @@ prereq::gpus() {
 prereq::_enough_gpus() {
   local given=()
   if [[ -n $GPU_IDS ]]; then
-    output::read_lines given prereq::_given_gpus
+    mapfile -t given < <(tr , '\n' <<<"$GPU_IDS" | sort -nu)
     ((${#given[@]} == WORKERS * GPUS_PER_WORKER && given[-1] < $2)) ||
       cli::die 2 "GPU_IDS=${GPU_IDS} (from ${ENV_ORIGIN[GPU_IDS]}) must name $((WORKERS * GPUS_PER_WORKER)) of this machine's $2 $1, from 0 on and each once: WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each."
   fi
@@ -144,8 +131,6 @@ prereq::_enough_gpus() {
     cli::die 1 "This machine has $2 $1, but WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each are required (profile ${PROFILE}): lower one of the knobs."
   log::ok "$2 $1 (wanted: $((WORKERS * GPUS_PER_WORKER)))"
 }
-
-prereq::_given_gpus() { tr , '\n' <<<"$GPU_IDS" | sort -nu; }
 
 # prereq::_nvidia_runtime NODE OF_WHAT: OF_WHAT says whose engine it is, where they are several.
 prereq::_nvidia_runtime() {

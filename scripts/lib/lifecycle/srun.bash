@@ -10,7 +10,6 @@ nodes::shown() { printf '%s\n' "$1"; }
 nodes::_source() { printf 'the Slurm job %s\n' "$SLURM_JOB_ID"; }
 nodes::_where() { allocation::where "$1"; }
 nodes::_token_shown() { printf '%s/ray.token\n' "$(srun::directory)"; }
-nodes::_path_cure() { printf "name the right one's directory in NODES_PATH\\n"; }
 nodes::_address_cure() { allocation::address_cure; }
 
 # nodes::_leave NODE: Ray has ended there.

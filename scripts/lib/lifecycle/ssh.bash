@@ -13,6 +13,5 @@ nodes::_source() { printf '%s\n' "$NODES_FILE"; }
 nodes::_where() { ssh::_target "$1"; }
 # shellcheck disable=SC2088  # for a message
 nodes::_token_shown() { printf '~/%s\n' "$(ssh::token_path)"; }
-nodes::_path_cure() { printf "name the right one's directory with path= in %s\\n" "$NODES_FILE"; }
 nodes::_address_cure() { printf 'set its address with address= in %s\n' "$NODES_FILE"; }
 nodes::_leave() { login::disconnect "$1"; }

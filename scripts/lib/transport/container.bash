@@ -93,9 +93,6 @@ transport::address() {
   fi
 }
 
-# transport::is_listed NODE: it ran when this script listed the containers.
-transport::is_listed() { [[ -n ${_TRANSPORT_ADDRESS[$1]:-} ]]; }
-
 # Says in one sentence why a node cannot be reached; checked once for each node and script, then remembered.
 declare -gA _TRANSPORT_SEEN=()
 transport::_need() {

@@ -10,7 +10,9 @@ transport::set_knobs() {
 }
 
 transport::load() {
+  local node
   allocation::load
+  for node in $(node::list); do login::take "$node" "$(allocation::host "$node")"; done
   read -r -a SRUN_CONTAINER <<<"$NODES_CONTAINER"
 }
 
@@ -82,9 +84,6 @@ srun::_close_files() {
   done
 }
 
-# existing_nodes::forward ARRAY NODE LOCAL:HOST:PORT...
-existing_nodes::forward() { login::forward "$1" "$(allocation::host "$2")" '' "${@:3}"; }
-
 transport::is_alive() {
   local words=()
   allocation::step words "$1"
@@ -96,8 +95,6 @@ transport::address() {
   transport::_need "$1"
   allocation::address "$1"
 }
-
-transport::image() { :; }
 
 # srun::directory: of this allocation on each host: Ray's token and its files. Short, because the path of a socket has at most 107 bytes.
 srun::directory() { printf '/tmp/verl-regress-job%s\n' "$SLURM_JOB_ID"; }

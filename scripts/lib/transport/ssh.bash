@@ -2,11 +2,12 @@
 # hosts) comes from ssh's own configuration, or SSH_CONFIG. An unknown host key is refused, never accepted.
 # shellcheck shell=bash
 
-declare -gA _SSH_PATH=() _SSH_ADDRESS=() _SSH_SEEN=()
+declare -gA _SSH_PATH=() _SSH_ADDRESS=()
 
 # transport::load: reads NODES_FILE; sets WORKERS to match. It may be called again.
 transport::load() {
-  login::forget
+  # shellcheck disable=SC2034  # of scripts/lib/lifecycle/login.bash
+  LOGIN_TARGET=() LOGIN_PORT=()
   node::read_list NODES_FILE nodes user@host LOGIN_TARGET ssh::_take_line
 }
 
@@ -41,37 +42,20 @@ transport::exec_in() {
   return "$status"
 }
 
-transport::is_alive() {
-  local said="${LOGIN_FILES}/${BASHPID}.said" status=0
-  login::connect "$1" "$said" || status=$?
-  rm -f -- "$said"
-  return "$status"
-}
+transport::is_alive() { login::connect "$1" /dev/null; }
 
 # transport::address NODE: address= of NODES_FILE, or the address of the node at the other end of our connection.
 transport::address() { transport::exec "$1" printenv VERL_REGRESS_NODE_IP; }
 
-# Says in one sentence why a node cannot be reached; checked once for each node and script, then remembered.
-transport::_need() {
-  local said="${LOGIN_FILES}/${BASHPID}.said"
-  [[ -z ${_SSH_SEEN[$1]:-} ]] || return 0
-  login::connect "$1" "$said" ||
-    cli::die 8 "The node '$1' ($(ssh::_target "$1")) cannot be reached ($(login::last_words "$said")): 'ssh $(login::words "$1") true' must work without a prompt; fix that first."
-  rm -f -- "$said"
-  _SSH_SEEN[$1]=1
-}
+transport::_need() { login::need "$1" "The node '$1' ($(ssh::_target "$1"))"; }
 
 # existing_nodes::need_all: connects to all nodes at once, the head first: what is wrong is often wrong for all of them.
 existing_nodes::need_all() {
-  local node answers
+  local answers
   transport::_need head
   cli::temp_dir answers
   node::ask "$answers" "$(node::list_workers)" transport::_need
-  for node in $(node::list_workers); do _SSH_SEEN[$node]=1; done
 }
-
-# existing_nodes::forward ARRAY NODE LOCAL:HOST:PORT...
-existing_nodes::forward() { login::forward "$1" "${LOGIN_TARGET[$2]}" "${LOGIN_PORT[$2]}" "${@:3}"; }
 
 # existing_nodes::environment NODE: the lines of sh that give a command there its environment.
 existing_nodes::environment() {
@@ -84,5 +68,3 @@ export VERL_REGRESS_NODE_IP=\"${_SSH_ADDRESS[$1]:-\$3}\" PATH=\"${_SSH_PATH[$1]:
 ssh::token_path() { printf '.verl-regress/%s.token\n' "$CLUSTER_NAME"; }
 
 ssh::_target() { printf '%s, from %s\n' "$(login::shown "$1")" "$NODES_FILE"; }
-
-transport::image() { :; }

@@ -28,15 +28,6 @@ STUB
 # on_ssh [KNOB=VALUE...] ARGV...: a function of the libraries with TRANSPORT=ssh.
 on_ssh() { sandbox::verb TRANSPORT=ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/shared" "$@"; }
 
-@test "WORKERS follows from the file; comments and empty lines are ignored" {
-  printf '%s\n' '# mine' '' '  worker-1 [fd00::3]:2222 address=fd00::3' 'worker-0 gpu-0' 'head  me@gpu.example.org path=/a:/b' >"${HERE}/env/nodes"
-  on_ssh node::list
-  assert_status 0
-  assert_line 'worker-1'
-  on_ssh ssh::_target worker-1
-  assert_line 'fd00::3:2222, from env/nodes'
-}
-
 @test "a wrong line is refused with its number, before anything is touched" {
   while IFS='|' read -r line sentence; do
     printf '%s\n' 'head me@10.0.0.1' "$line" >"${HERE}/env/nodes"
@@ -60,8 +51,8 @@ CASES
   on_ssh nodes::check
   assert_status 0
   assert_line 'ok      2 nodes answer: head worker-0 (from env/nodes)'
-  assert_line 'ok      the cluster mvp11 on these nodes is ours, or not there yet'
-  assert_line 'ok      every node has Ray 2.60.0'
+  assert_line 'ok      the cluster mvp11 is ours, or not there yet'
+  assert_line 'ok      every node has Ray 2.54 or later'
   assert_line 'ok      every node has an address of its own: 10.0.0.1 10.0.0.2'
   assert_line 'ok      5 of 5 checks passed'
   refute_text 'error'
@@ -77,18 +68,14 @@ CASES
   [[ ! -e ${BOX}/site-of-10.0.0.2/torch/__pycache__ ]]
 }
 
-@test "Ray that is missing, too old, or not the same everywhere, is refused" {
+@test "Ray that is missing or too old is refused" {
   rm -r "${BOX}/site-of-10.0.0.2"
   on_ssh nodes::check
-  assert_error 1 "python3 on worker-0 (me@10.0.0.2, from env/nodes) is missing or has no Ray (the message is above): name the right one's directory with path= in env/nodes."
+  assert_error 1 "python3 on worker-0 (me@10.0.0.2, from env/nodes) is missing or has no Ray (the message is above): name the right one's directory (path= in NODES_FILE, or NODES_PATH)."
   fake_ray "${BOX}/site-of-10.0.0.2" 2.60.0
   fake_ray "${BOX}/site-of-10.0.0.1" 2.53.1
   on_ssh nodes::check
   assert_error 1 'head has Ray 2.53.1, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node.'
-  fake_ray "${BOX}/site-of-10.0.0.1" 2.60.0
-  fake_ray "${BOX}/site-of-10.0.0.2" 2.54.0
-  on_ssh nodes::check
-  assert_error 1 'worker-0 has Ray 2.54.0 and head has 2.60.0: install the same version on every node.'
 }
 
 @test "an address that no other node reaches, or that two nodes share, is refused" {
