@@ -11,31 +11,20 @@ readonly ALLOCATION_EXPORT=PATH,HOME,USER,LOGNAME,LANG,LC_ALL,TZ,LD_LIBRARY_PATH
 # allocation::set_knobs KNOB: several jobs may share a host and a home, so their clusters have names and GCS ports of their own. KNOB
 # is what asks for an allocation.
 allocation::set_knobs() {
-  local slot
-  allocation::_need_one "$1"
-  slot=$((10#$SLURM_JOB_ID % 12000))
-  # Above the ports of Ray's workers (10002 to 19999), below the kernel's (32768 and above).
-  allocation::_set_unless_given CLUSTER_NAME "slurm-${SLURM_JOB_ID}" GCS_PORT "$((20000 + slot))"
-}
-
-allocation::_need_one() {
-  local tool
+  local tool knob
+  local -A value=()
   [[ ${SLURM_JOB_ID-} =~ ^[1-9][0-9]{0,9}$ ]] ||
     cli::die 2 "$1=${!1} (from ${ENV_ORIGIN[$1]}) is for a Slurm allocation, and there is none here (SLURM_JOB_ID='$(cli::shown "${SLURM_JOB_ID-}")'): run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job."
   for tool in srun squeue scontrol; do
     command -v "$tool" >/dev/null ||
       cli::die 1 "'${tool}' is not on PATH, and $1=${!1} (from ${ENV_ORIGIN[$1]}) needs it: run this where Slurm's commands are, or load their module."
   done
-}
-
-# allocation::_set_unless_given KNOB VALUE...
-allocation::_set_unless_given() {
-  while (($#)); do
-    if ! env::is_given "$1"; then
-      declare -g "$1=$2"
-      ENV_ORIGIN[$1]="the Slurm job ${SLURM_JOB_ID}"
-    fi
-    shift 2
+  # The port is above those of Ray's workers (10002 to 19999), below the kernel's (32768 and above).
+  value=([CLUSTER_NAME]="slurm-${SLURM_JOB_ID}" [GCS_PORT]=$((20000 + 10#$SLURM_JOB_ID % 12000)))
+  for knob in "${!value[@]}"; do
+    ! env::is_given "$knob" || continue
+    declare -g "$knob=${value[$knob]}"
+    ENV_ORIGIN["$knob"]="the Slurm job ${SLURM_JOB_ID}"
   done
 }
 

@@ -26,23 +26,17 @@ engine::choose() {
 engine::keep() { cluster_knobs::keep engine CONTAINER_ENGINE; }
 
 # engine::_made: the engine of the cluster that is up, from engine::keep; prints nothing if there is none.
-engine::_made() {
-  local file="${WORKDIR}/clusters/${CLUSTER_NAME}/engine" line=''
-  [[ ! -f $file ]] || read -r line <"$file" || true
-  [[ ! $line =~ ^CONTAINER_ENGINE=(docker|podman)$ ]] || printf '%s\n' "${BASH_REMATCH[1]}"
-}
+engine::_made() { sed -nE 's/^CONTAINER_ENGINE=(docker|podman)$/\1/p' -- "${WORKDIR}/clusters/${CLUSTER_NAME}/engine" 2>/dev/null || true; }
 
 # engine::_find: the engine that answers; docker if both do, or none.
 engine::_find() {
-  if ! docker version >/dev/null 2>&1 && engine::is_podman_answering; then
+  # `docker ps`, because `docker version` takes podman (4.3) a second: it runs its parts to ask for their versions.
+  if ! docker version >/dev/null 2>&1 && DOCKER_HOST=$(engine::podman_host) docker ps --quiet >/dev/null 2>&1; then
     printf 'podman\n'
   else
     printf 'docker\n'
   fi
 }
-
-# `docker ps`, because `docker version` takes podman (4.3) a second: it runs its parts to ask for their versions.
-engine::is_podman_answering() { DOCKER_HOST=$(engine::podman_host) docker ps --quiet >/dev/null 2>&1; }
 
 engine::use_podman() {
   DOCKER_HOST=$(engine::podman_host)
@@ -116,11 +110,4 @@ engine::user() {
   else # `make up` makes it
     printf '%s:%s\n' "$(id -u)" "$(id -g)"
   fi
-}
-
-# engine::owner: the uid of what they write, as this host sees it.
-engine::owner() {
-  local user
-  user=$(engine::user)
-  if [[ $user == 0:* ]] && engine::is_rootless; then id -u; else printf '%s\n' "${user%%:*}"; fi
 }

@@ -7,16 +7,11 @@ readonly IMAGE_BASE_PACKAGES='python3,python3-venv,ca-certificates,procps'
 readonly IMAGE_BASE_COMPILER='gcc,libc6-dev,python3-dev'
 # Without this Debian installs perl, to merge a /usr that is already merged here.
 readonly IMAGE_BASE_MERGED='/usr/share/mmdebstrap/hooks/maybe-merged-usr'
-# What is removed from it, as mmdebstrap wants it: a shell command over the root in $1.
-# shellcheck disable=SC2016  # expanded by that shell
-readonly IMAGE_BASE_TRIM='rm -rf "$1"/usr/share/doc/* "$1"/usr/share/man/* "$1"/usr/share/locale/*'
 
 # image::name: the image of the nodes.
 image::name() {
   local build wheels
-  if [[ -n ${NODE_IMAGE:-} && $ENGINE == podman ]]; then
-    printf '%s\n' "${NODE_IMAGE#localhost/}" # the same image for podman: it looks there first for a name without a registry
-  elif [[ -n ${NODE_IMAGE:-} ]]; then
+  if [[ -n ${NODE_IMAGE:-} ]]; then
     printf '%s\n' "$NODE_IMAGE"
   else
     # One by one, because as an argument a file that cannot be read would be an empty one, and the name another image's.
@@ -179,7 +174,6 @@ image::_ensure_own_base() {
   log::info "BASE_IMAGE=${BASE_IMAGE} could not be pulled: making a base from ${codename}'s packages at ${mirror}"
   cli::temp_dir root
   TMPDIR=$root mmdebstrap --variant=minbase --include="$(image::_base_packages)" --hook-dir="$IMAGE_BASE_MERGED" \
-    --customize-hook="$IMAGE_BASE_TRIM" \
     "$codename" "${root}/base.tar" "$mirror" >"$log" 2>&1 ||
     cli::die 1 "mmdebstrap of ${codename} from ${mirror} failed: $(grep -aom 1 'E: .*' "$log" || log::last_line "$log"). Set BASE_IMAGE to an image with Python 3.11 that this machine has."
   docker import --change "LABEL ${IMAGE_LABEL}=base" "${root}/base.tar" "$base" >/dev/null

@@ -133,23 +133,15 @@ kit::tell() {
   log::info "the kit will have at most $(kit::size "$KIT_BYTES")"
 }
 
-# kit::need_space: for the parts that are not there yet, and for the file that they are packed into, which may be on another file system.
+# kit::need_space: for the parts that are not there yet, and for the file that they are packed into, unless it is on another file system.
 kit::need_space() {
-  local packed=$KIT_BYTES parts=$KIT_MISSING
-  ((KIT_MISSING)) || [[ ! -e $KIT_FILE ]] || packed=0 # the same again
-  if [[ $(df --output=target -- "$KIT_STAGE") == "$(df --output=target -- "$REPO_DIR")" ]]; then
-    parts=$((parts + packed))
-  else
-    kit::_need_free 'The kit needs' "$packed" "$REPO_DIR" 'run this in a checkout elsewhere'
-  fi
-  kit::_need_free 'The kit and its parts need' "$parts" "$KIT_STAGE" "use another WORKDIR (from ${ENV_ORIGIN[WORKDIR]})"
-}
-
-# kit::_need_free WHAT BYTES DIR OR
-kit::_need_free() {
-  local free
-  free=$(df --output=avail -B1 -- "$3" | tail -n 1)
-  ((free >= $2)) || cli::die 1 "$1 up to $(kit::size "$2") more, and $3 has $(kit::size "$free") free: make space there, or $4."
+  local needed=$KIT_MISSING free
+  # Without a part that is missing, the kit is the same again.
+  [[ $KIT_MISSING == 0 && -e $KIT_FILE || $(df --output=target -- "$KIT_STAGE") != "$(df --output=target -- "$REPO_DIR")" ]] ||
+    needed=$((needed + KIT_BYTES))
+  free=$(df --output=avail -B1 -- "$KIT_STAGE" | tail -n 1)
+  ((free >= needed)) ||
+    cli::die 1 "The kit and its parts need up to $(kit::size "$needed") more, and ${KIT_STAGE} has $(kit::size "$free") free: make space there, or use another WORKDIR (from ${ENV_ORIGIN[WORKDIR]})."
 }
 
 # kit::gather: fetches and makes every part. The file "members" in KIT_FACTS gets a line for each file: its path in KIT_STAGE, and for what

@@ -1,15 +1,13 @@
 # lifecycle/legacy: what version 1 of this project left: containers with exactly the names that it used.
 # shellcheck shell=bash
 
-# legacy::list: their names, one per line; never one with our label, whatever its name.
-legacy::list() {
-  docker ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" | awk 'NF == 1 && $1 ~ /^mvp-ray-(head|worker-[0-9]+)$/ { print $1 }'
-}
-
-# legacy::ensure_removed: they are removed. Best effort: one that cannot be removed is reported, and the others are still removed.
+# legacy::ensure_removed: they are removed, but never one with our label. Best effort: one that cannot be removed is reported, and the others
+# are still removed.
 legacy::ensure_removed() {
-  local name left=()
-  for name in $(legacy::list); do
+  local names name left=()
+  names=$(docker ps --all --format "{{.Names}} {{.Label \"${COMPOSE_LABEL}\"}}" |
+    awk 'NF == 1 && $1 ~ /^mvp-ray-(head|worker-[0-9]+)$/ { print $1 }')
+  for name in $names; do
     if docker rm --force "$name" >/dev/null; then
       log::changed "removed the container ${name} of version 1"
     else

@@ -8,7 +8,7 @@ setup() {
   sandbox::make
   stub docker - <<'SH'
 case "$1 $2" in
-  'ps --all') cat "${BOX}/containers" 2>/dev/null ;;
+  'ps --all') cat "${BOX}/containers" 2>/dev/null || true ;;
   'rm --force') ! grep -qxF "$3" "${BOX}/stuck" 2>/dev/null ;;
 esac
 SH
