@@ -67,7 +67,7 @@ doctor::_python() {
   knobs=$(knob::as_json)
   boot=$(<"${REPO_DIR}/py/verl_regress/doctor/boot.py")
   { cat -- "$lines" && printf '\n' && tar -C "${REPO_DIR}/py" --exclude=__pycache__ -c verl_regress/{__init__.py,base,cluster,doctor}; } 2>/dev/null | # its reader may be gone
-    node::exec_in "$node" python3 -c "$boot" "$1" --node="$node" --shared-root="$SHARED_ROOT" --knobs="$knobs" "${@:2}"
+    node::exec_in "$node" python3 -c "$boot" "$1" --node="$node" --knobs="$knobs" "${@:2}"
 }
 
 # doctor::gate [--running]: the quick checks of the nodes that answer; ends the script with 9 if there is an alarm.

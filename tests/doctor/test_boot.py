@@ -15,7 +15,7 @@ def test_node_runs_the_doctor_from_stdin_with_nothing_of_ours_there(tmp_path):
         for part in ("__init__.py", "base", "cluster", "doctor"):
             archive.add(PY / "verl_regress" / part, f"verl_regress/{part}")
     knobs = json.dumps({name: [value, "test"] for name, value in KNOBS.items()})
-    words = ["judge", "--shared-root=/none", f"--knobs={knobs}", "head=127.0.0.1", "worker-0=127.0.0.2"]
+    words = ["judge", f"--knobs={knobs}", "head=127.0.0.1", "worker-0=127.0.0.2"]
     boot = (PY / "verl_regress/doctor/boot.py").read_text()
     asked = subprocess.run(
         [sys.executable, "-I", "-c", boot, *words],

@@ -8,8 +8,7 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -27,12 +26,7 @@ _GATE_SAYS = "{code}, {where}: {seen}, so {means}: {cure}; SKIP_DOCTOR={code} go
 _BUSY = re.compile(rb"ray::(?!IDLE|SPILL_|RESTORE_|DELETE_|DashboardAgent|RuntimeEnvAgent)")
 
 
-def _judge_answers(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
-    for node, found in facts.items():
-        yield Seen("VR-NODE-01", ALARM if found["silent"] else OK, node, found["silent"] or found["kind"])
-
-
-_ANSWERS = Check("VR-NODE-01", "run Python", "no job runs there", "run 'make up', or leave it out", _judge_answers)
+_ANSWERS = Check("VR-NODE-01", "run Python", "no job runs there", "run 'make up', or leave it out")
 # SKIP_DOCTOR takes their codes (env/defaults.env; a test compares them).
 CHECKS = (_ANSWERS, *(check for group in GROUPS.values() for check in group.CHECKS))
 
@@ -42,7 +36,6 @@ def main(argv: Sequence[str], lines: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="doctor")
     parser.add_argument("half", choices=("probe", "judge"))
     parser.add_argument("--node", default="", help="this node's name")
-    parser.add_argument("--shared-root", required=True, help="the knob SHARED_ROOT")
     parser.add_argument("--knobs", type=Knobs.parse, required=True, metavar="JSON", help="all that are set")
     parser.add_argument("--run", default="run", help="this run's own name, the same on all nodes")
     parser.add_argument("--quick", action="store_true", help="only the quick checks")
@@ -51,20 +44,18 @@ def main(argv: Sequence[str], lines: Sequence[str]) -> int:
     parser.add_argument("nodes", nargs="+", metavar="NAME=ADDRESS")
     args = parser.parse_args(argv)
     groups = {name: group for name, group in GROUPS.items() if not (args.running and group is shared_root)}
-    nodes = dict(node.partition("=")[::2] for node in args.nodes)
-    plan = Plan(nodes, args.shared_root, args.knobs, args.quick, args.run, args.node)
+    nodes, trains = dict(node.partition("=")[::2] for node in args.nodes), is_training(processes.commands().values())
+    plan = Plan(nodes, args.knobs, args.quick, args.run, args.node, trains)
     if args.half == "judge":
         return _judge(plan, groups, lines, is_gate=args.gate)
     signal.alarm(60)  # what nothing reads any more ends by itself
-    print(json.dumps(_probe(replace(plan, trains=is_training(processes.commands().values())), groups)), flush=True)
+    print(json.dumps(_probe(plan, groups)), flush=True)
     return 0
 
 
 def _probe(plan: Plan, groups: Mapping[str, ModuleType]) -> dict[str, Any]:
-    silence = f"no result in {_LONGEST:.0f} s"
-    found: dict[str, Any] = {name: {"error": silence} for name in groups}
-    if "shared root" in groups:  # a file system that hangs
-        found["shared root"] = {"seen": [Seen("VR-ROOT-01", ALARM, plan.node, silence)]}
+    silence = {"error": f"no result in {_LONGEST:.0f} s"}
+    found: dict[str, Any] = dict.fromkeys(groups, silence)
 
     def find(name: str) -> None:
         try:
@@ -78,7 +69,9 @@ def _probe(plan: Plan, groups: Mapping[str, ModuleType]) -> dict[str, Any]:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    return {"kind": platform.release(), **found}
+    if found.get("shared root") is silence:  # a file system that hangs
+        plan.see("VR-ROOT-01", silence["error"])
+    return {"kind": platform.release(), "seen": [*plan.seen], **found}
 
 
 def is_training(commands: Iterable[bytes]) -> bool:
@@ -87,19 +80,25 @@ def is_training(commands: Iterable[bytes]) -> bool:
 
 
 def _judge(plan: Plan, groups: Mapping[str, ModuleType], lines: Sequence[str], *, is_gate: bool) -> int:
-    answers: dict[str, dict[str, Any]] = {}
+    answers, rows = dict[str, dict[str, Any]](), list[Seen]()
     for node, _, answer in (line.partition("\t") for line in lines):
         try:
-            answers[node] = {"silent": "", **json.loads(answer)}
-        except (TypeError, ValueError):  # another program's words, or half of an answer
-            answers[node] = {"silent": last_line(answer, "no answer")}
-    skip = plan.knobs["SKIP_DOCTOR"].replace(",", " ").split()
-    if is_gate:  # a cluster without one of its workers still runs jobs
-        skip.append(_ANSWERS.code)
+            said = json.loads(answer)
+            rows += [Seen(_ANSWERS.code, OK, node, said["kind"]), *(Seen(*row) for row in said["seen"])]
+            answers[node] = said
+        except (KeyError, TypeError, ValueError):  # another program's words, or half of an answer
+            rows.append(Seen(_ANSWERS.code, ALARM, node, last_line(answer, "no answer")))
+    # A cluster without one of its workers still runs jobs.
+    asked: Mapping[str, Facts] = {row.where: {} for row in rows if row.code == _ANSWERS.code}
+    tables = [] if is_gate else [(_ANSWERS, asked)]
+    for name, group in groups.items():
+        found = {node: answer[name] for node, answer in answers.items()}
+        tables += [(check, found) for check in group.CHECKS if check.quick or not plan.quick]
     records = []
-    for check, seen in _judged(answers, groups, plan, skip):
-        known = {"means": check.means, "cure": check.cure} if seen.status == ALARM else {}
-        records.append({**seen._asdict(), "tried": check.tries, **known})
+    for check, facts in tables:
+        for seen in _said(check, facts, [row for row in rows if row.code == check.code], plan):
+            known = {"means": check.means, "cure": check.cure} if seen.status == ALARM else {}
+            records.append({**seen._asdict(), "tried": check.tries, **known})
     alarms = [one for one in records if one["status"] == ALARM]
     if is_gate:
         for one in alarms:
@@ -111,28 +110,15 @@ def _judge(plan: Plan, groups: Mapping[str, ModuleType], lines: Sequence[str], *
     return Exit.CHECK_FAILED if alarms else Exit.SUCCEEDED
 
 
-def _judged(
-    answers: Mapping[str, Facts], groups: Mapping[str, ModuleType], plan: Plan, skip: Collection[str]
-) -> Iterator[tuple[Check, Seen]]:
-    """What each check says of the nodes' answers, in the order of the table."""
-    there = {node: answer for node, answer in answers.items() if not answer["silent"]}
-    tables = [((_ANSWERS,), answers)]
-    tables += [(group.CHECKS, {node: answer[name] for node, answer in there.items()}) for name, group in groups.items()]
-    for check, facts in ((check, facts) for checks, facts in tables for check in checks):
-        if check.code in skip:
-            yield check, Seen(check.code, SKIPPED, "all nodes", "SKIP_DOCTOR names it")
-        elif check.only not in ("", plan.profile):
-            yield check, Seen(check.code, SKIPPED, "all nodes", f"it is for the profile {check.only}")
-        elif check.quick or not plan.quick:
-            yield from ((check, seen) for seen in _said(check, facts, plan))
-
-
-def _said(check: Check, facts: Mapping[str, Facts], plan: Plan) -> Iterator[Seen]:
+def _said(check: Check, facts: Mapping[str, Facts], rows: Iterable[Seen], plan: Plan) -> Iterator[Seen]:
+    """What a check says of the nodes' facts, and of what their probes saw; of a node that is gone the others know nothing."""
+    if check.code in plan.knobs["SKIP_DOCTOR"].replace(",", " ").split():
+        yield Seen(check.code, SKIPPED, "all nodes", "SKIP_DOCTOR names it")
+        return
     known = {node: found for node, found in facts.items() if "error" not in found}
-    rows = [Seen(*row) for found in known.values() for row in found.get("seen", ()) if row[0] == check.code]
     where = defaultdict(list)
-    for _, status, nodes, what in [*rows, *(check.judge(known, plan) if check.judge else ())]:
-        if facts.keys() >= {*re.split(" -> |, ", nodes)}:  # of a node that is gone the others know nothing
+    for _, status, nodes, what in (*rows, *(check.judge(known, plan) if check.judge else ())):
+        if facts.keys() >= {*re.split(" -> |, ", nodes)}:
             where[status, what].append(nodes)
     for (status, what), pairs in where.items():
         yield Seen(check.code, status, ", ".join(pairs), what)

@@ -5,7 +5,6 @@ import platform
 import re
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from typing import Any
 from verl_regress.base import processes
 from verl_regress.base.errors import last_line
 from verl_regress.cluster.packages import plain_name
-from verl_regress.doctor.checks import ALARM, Check, Facts, Plan, Seen
+from verl_regress.doctor.checks import ALARM, SKIPPED, Check, Facts, Plan, Seen
 
 _FEW = 5  # packages that are named
 ROOT = Path("/")  # tests have another one
@@ -23,17 +22,30 @@ ROOT = Path("/")  # tests have another one
 # and 2.7 GiB on a worker (docs/doctor.md). On GPUs: what Ray asks for, and MIN_MEMORY_GIB.
 _OPEN_FILES, _OPEN_FILES_ON_GPUS, _STACK = 512, 4096, 1024 * 1024
 _HEAD_GIB, _REHEARSAL_GIB, _TMP_GIB = 1.0, 3.0, 0.5
-# The first is the GPU's id; each other one says "Active" if the hardware slows the GPU down.
-_SMI = "uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_slowdown,clocks_throttle_reasons.hw_thermal_slowdown"
-_TRIAL = "import torch; torch.ones(9, device='cuda'); assert torch.backends.cudnn.is_available(), 'there is no cuDNN'"
+_TRIED_WITHIN = 40  # seconds
+_TRIAL = """
+import torch
+assert torch.backends.cudnn.is_available(), "there is no cuDNN"
+for device in range(torch.cuda.device_count() or 1):
+    torch.ones(9, device=device).sum().item()
+"""
 
 
 def facts(plan: Plan) -> dict[str, Any]:
-    """What is wrong with this node."""
-    problems, gpus = [*_limits(plan), *_space(plan), *_processes(), *_devices(plan)], list[str]()
-    if plan.profile == "gpu" and plan.node != "head" and not plan.quick:
-        problems += [*_gpus(gpus), *(() if plan.trains else _trial())]
-    return {"seen": [Seen(code, ALARM, plan.node, seen) for code, seen in problems], "gpus": gpus, **_versions(plan)}
+    """Its versions, which the judge compares. It sees what is wrong with this node."""
+    ours = processes.of_cluster(plan.knobs["CLUSTER_NAME"])
+    _see_limits(plan, ours)
+    _see_space(plan)
+    _see_processes(plan, ours)
+    _see_devices(plan)
+    if plan.knobs["PROFILE"] != "gpu" or plan.node == "head" or plan.trains or not find_spec("torch"):
+        plan.see("VR-MACH-12", "it has no NVIDIA GPU or no torch, or a job trains", status=SKIPPED)
+    elif not plan.quick:
+        _try_gpus(plan)
+    versions = {"Python": platform.python_version(), "ray": "none"}
+    # What the snapshot needs, each submission checks (store/mismatch.py).
+    known = metadata.distributions(name="ray") if plan.quick or plan.node == "head" else metadata.distributions()
+    return versions | {plain_name(one.metadata["Name"]): one.version for one in known if one.metadata["Name"]}
 
 
 def _read(path: str) -> str:
@@ -43,37 +55,37 @@ def _read(path: str) -> str:
         return ""
 
 
-def _limits(plan: Plan) -> Iterator[tuple[str, str]]:
+def _see_limits(plan: Plan, ours: Mapping[int, str]) -> None:
     """Of Ray's raylet, from which a job inherits them, or of what we start there. Ray raises that of open files to the hard limit."""
-    ours = processes.of_cluster(plan.knobs["CLUSTER_NAME"])
     raylets = [pid for pid, command in ours.items() if "/raylet" in command.split(" ")[0]]
     text = _read(f"proc/{raylets[0] if raylets else 'self'}/limits")
-    files = _OPEN_FILES if plan.profile == "cpu" else _OPEN_FILES_ON_GPUS
+    files = _OPEN_FILES if plan.knobs["PROFILE"] == "cpu" else _OPEN_FILES_ON_GPUS
     needs = {r"Max open files +\S+": files, "Max stack size": _STACK}
     if any(ROOT.glob("dev/infiniband/uverbs*")):  # RDMA
         needs["Max locked memory"] = sys.maxsize
     for name, need in needs.items():
         if (limit := re.search(rf"^({name}) +(\d+)", text, re.M)) and int(limit[2]) < need:
             needed = "RDMA needs it unlimited" if need == sys.maxsize else f"a job needs {need}"
-            yield "VR-MACH-01", f"{limit[1].split('  ')[0]} is {limit[2]}, {needed}"
+            plan.see("VR-MACH-01", f"{limit[1].split('  ')[0]} is {limit[2]}, {needed}")
 
 
-def _space(plan: Plan) -> Iterator[tuple[str, str]]:
+def _see_space(plan: Plan) -> None:
     room = os.statvfs(ROOT / "dev/shm")
     store, shm = int(plan.knobs["OBJECT_STORE_BYTES"] or 0), room.f_blocks * room.f_frsize
     if shm < store:
-        yield "VR-MACH-04", f"/dev/shm has {shm / 1e6:.0f} MB, OBJECT_STORE_BYTES is {store / 1e6:.0f} MB"
-    worker = _REHEARSAL_GIB if plan.profile == "cpu" else float(plan.knobs["MIN_MEMORY_GIB"] or 0)
+        plan.see("VR-MACH-04", f"/dev/shm has {shm / 1e6:.0f} MB, OBJECT_STORE_BYTES is {store / 1e6:.0f} MB")
+    worker = _REHEARSAL_GIB if plan.knobs["PROFILE"] == "cpu" else float(plan.knobs["MIN_MEMORY_GIB"] or 0)
     need, memory = _HEAD_GIB if plan.node == "head" else worker, _memory() / 2**30
     if memory < 0.9 * need:  # some of a machine's memory is the kernel's own
-        yield "VR-MACH-05", f"it may use {memory:.1f} GiB, a job needs {need:g}"
+        plan.see("VR-MACH-05", f"it may use {memory:.1f} GiB, a job needs {need:g}")
     tmp = os.environ.get("RAY_TMPDIR") or "/tmp"
     ray = ROOT / tmp.lstrip("/") / "ray"
     room = os.statvfs(next(path for path in ray.parents if path.exists()))
     if (free := room.f_bavail * room.f_frsize / 2**30) < _TMP_GIB:
-        yield "VR-MACH-06", f"{tmp} has {free:.2f} GiB, {_TMP_GIB} are needed"
+        plan.see("VR-MACH-06", f"{tmp} has {free:.2f} GiB, {_TMP_GIB} are needed")
     if ray.exists() and not os.access(ray, os.W_OK | os.X_OK):
-        yield "VR-MACH-07", f"{tmp}/ray belongs to user {ray.stat().st_uid}, and user {os.geteuid()} cannot write to it"
+        who = f"user {ray.stat().st_uid}, and user {os.geteuid()}"
+        plan.see("VR-MACH-07", f"{tmp}/ray belongs to {who} cannot write to it")
 
 
 def _memory() -> int:
@@ -88,81 +100,49 @@ def _memory() -> int:
     return min(limits)
 
 
-def _processes() -> Iterator[tuple[str, str]]:
+def _see_processes(plan: Plan, ours: Mapping[int, str]) -> None:
     for pid, row in processes.table().items():
         is_marked = any(one.startswith(f"{processes.MARK}=".encode()) for one in row.environ)
         if not is_marked and (name := Path(row.command.split(" ")[0]).name) in ("gcs_server", "raylet"):
-            yield "VR-MACH-08", f"the {name} of another Ray runs there (pid {pid})"
+            plan.see("VR-MACH-08", f"the {name} of another Ray runs there (pid {pid})")
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         if os.environ.get(name):
-            yield "VR-MACH-08", f"{name}={os.environ[name]} is in the environment"
+            plan.see("VR-MACH-08", f"{name}={os.environ[name]} is in the environment")
+    for pid, command in ours.items():
+        if _read(f"proc/{pid}/stat").rpartition(") ")[2].startswith("T"):  # proc(5); a debugger's is t
+            plan.see("VR-MACH-09", f"process {pid} ({command.split(' ')[0]}) is stopped")
 
 
-def _devices(plan: Plan) -> Iterator[tuple[str, str]]:
-    pattern = {"rocm": "dri/renderD*", "npu": "davinci[0-9]*"}.get(plan.profile, "nvidia[0-9]*")
+def _see_devices(plan: Plan) -> None:
+    pattern = {"rocm": "dri/renderD*", "npu": "davinci[0-9]*"}.get(plan.knobs["PROFILE"], "nvidia[0-9]*")
     names = sorted(path.name for path in (ROOT / "dev").glob(pattern))
-    need = 0 if plan.node == "head" or plan.profile == "cpu" else int(plan.knobs["GPUS_PER_WORKER"])
+    need = 0 if plan.node == "head" or plan.knobs["PROFILE"] == "cpu" else int(plan.knobs["GPUS_PER_WORKER"])
     is_wrong = len(names) < need or (names and not need and plan.knobs["TRANSPORT"] == "container")
     if is_wrong and not (ROOT / "dev/dxg").exists():  # WSL2 has its devices elsewhere
-        yield "VR-MACH-11", f"it has {len(names)} ({', '.join(names)}), and {need} are its own"
+        plan.see("VR-MACH-11", f"it has {len(names)} ({', '.join(names)}), and {need} are its own")
 
 
-def _trial() -> Iterator[tuple[str, str]]:
-    """Driver, CUDA and cuDNN, as the torch of this image finds them."""
-    if find_spec("torch"):
-        status, said = _asked(40, sys.executable, "-c", _TRIAL)
-        if status:
-            yield "VR-MACH-12", last_line(said, f"exit status {status}")
-
-
-def _gpus(uuids: list[str]) -> Iterator[tuple[str, str]]:
-    """What nvidia-smi says of this node's GPUs, where it is there; `uuids` gets their ids."""
-    _, said = _asked(5, "nvidia-smi", f"--query-gpu={_SMI}", "--format=csv,noheader")
-    for uuid, errors, *slowed in (line.split(", ") for line in said.splitlines() if line.startswith("GPU-")):
-        uuids.append(uuid)
-        if errors.isdecimal() and int(errors):
-            yield "VR-MACH-13", f"{uuid}: {errors} uncorrected ECC errors"
-        if "Active" in slowed:
-            yield "VR-MACH-13", f"{uuid} is slowed down by its hardware (heat or power)"
-
-
-def _asked(seconds: int, *words: str) -> tuple[int, str]:
-    """A program's exit status, and what it said. Nobody waits for one that hangs in the driver: it may not even be killed."""
+def _try_gpus(plan: Plan) -> None:
+    """Nobody waits for a program that hangs in the driver: it may not even be killed."""
+    ran = subprocess.Popen([sys.executable, "-c", _TRIAL], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        ran = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        said, _ = ran.communicate(timeout=seconds)
-    except FileNotFoundError:
-        return 127, "it is not there"
+        said, _ = ran.communicate(timeout=_TRIED_WITHIN)
+        if ran.returncode:
+            plan.see("VR-MACH-12", last_line(said, f"exit status {ran.returncode}"))
     except subprocess.TimeoutExpired:
         ran.kill()
-        return 124, f"no answer in {seconds} s"
-    return ran.returncode, said
-
-
-def _versions(plan: Plan) -> dict[str, Any]:
-    """Of Python and Ray, and unless it must be quick of every package. What the snapshot needs, each submission checks (store/mismatch.py)."""
-    known = metadata.distributions(name="ray") if plan.quick else metadata.distributions()
-    packages = {plain_name(one.metadata["Name"]): one.version for one in known if one.metadata["Name"]}
-    return {"Python": platform.python_version(), "ray": packages.pop("ray", "none"), "packages": packages}
-
-
-def _judge_owners(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
-    owners = defaultdict(list)
-    for node, uuid in ((node, uuid) for node, found in facts.items() for uuid in found["gpus"]):
-        owners[uuid].append(node)
-    for uuid, nodes in owners.items():
-        if len(nodes) > 1:
-            yield Seen("VR-MACH-15", ALARM, ", ".join(nodes), f"each has {uuid}")
+        plan.see("VR-MACH-12", f"no answer in {_TRIED_WITHIN} s")
 
 
 def _judge_versions(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
-    packages = {node: found["packages"] for node, found in facts.items() if node != "head"}
-    names = sorted({name for known in packages.values() for name in known})
-    versions = {name: {node: found[name] for node, found in facts.items()} for name in ("ray", "Python")}
-    versions |= {name: {node: known.get(name, "none") for node, known in packages.items()} for name in names}
-    wrong = [name for name, found in versions.items() if len({*found.values()}) > 1]
-    wrong += ["ray"] if {*versions["ray"].values()} == {"none"} else []
-    said = [f"{name} " + ", ".join(f"{found} on {node}" for node, found in versions[name].items()) for name in wrong]
+    of_all, said = ("ray", "Python"), list[str]()  # the head has no other packages to compare
+    for name in [*of_all, *sorted({name for found in facts.values() for name in found} - {*of_all})]:
+        nodes = [node for node in facts if node != "head" or name in of_all]
+        versions = [facts[node].get(name, "none") for node in nodes]
+        if len({*versions}) > 1 or (name == "ray" and "none" in versions):
+            said.append(
+                f"{name} " + ", ".join(f"{version} on {node}" for version, node in zip(versions, nodes, strict=True))
+            )
     if said:
         more = f"; and {len(said) - _FEW} more" if len(said) > _FEW else ""
         yield Seen("VR-STACK-01", ALARM, ", ".join(facts), "; ".join(said[:_FEW]) + more)
@@ -181,14 +161,12 @@ CHECKS = (
           "remove that directory, or set RAY_TMPDIR to one that the user who runs Ray may write"),
     Check("VR-MACH-08", "no other Ray on the node", "a driver may attach to the wrong one, and ports collide",
           "end it, and take its address out of the image or the profile of the node's shell"),
+    Check("VR-MACH-09", "no process of the cluster is stopped", "the job's other processes wait for it",
+          "continue it ('kill -CONT' on that node), or end its job with 'make stop'"),
     Check("VR-MACH-11", "GPUs of the node", "a job finds fewer GPUs than it asks for, or one of another node",
           "correct GPUS_PER_WORKER, GPU_IDS or WORKER_DEVICES, and run 'make down up'"),
-    Check("VR-MACH-12", "use a GPU from torch, and cuDNN", "a job cannot train there",
-          "install a newer driver on the host, or name an image for its CUDA with cuDNN in NODE_IMAGE", quick=False, only="gpu"),
-    Check("VR-MACH-13", "GPUs without errors, at full speed", "a job fails or is slow there",
-          "leave it out with GPU_IDS, and have it cooled, reset or replaced", quick=False, only="gpu"),
-    Check("VR-MACH-15", "each GPU belongs to one worker", "two workers share its memory and its time",
-          "correct GPU_IDS, or gpus= in HOSTS_FILE, and run 'make down up'", _judge_owners, quick=False, only="gpu"),
+    Check("VR-MACH-12", "use each GPU from torch, and cuDNN", "a job cannot train there",
+          "install a newer driver on the host, or name an image for its CUDA with cuDNN in NODE_IMAGE", quick=False),
     Check("VR-STACK-01", "compare Ray, Python and the workers' packages", "a node is refused, or a job fails or trains differently",
           "give all nodes one image ('make build down up', NODE_IMAGE), or one environment (path= in NODES_FILE, NODES_PATH)",
           _judge_versions),

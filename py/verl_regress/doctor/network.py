@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -12,44 +12,46 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from verl_regress.base import processes
 from verl_regress.base.errors import last_line
-from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Facts, Plan, Seen
+from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Plan
 
 _HOSTS = Path("/etc/hosts")
-_SIOCGIFADDR = 0x8915  # netdevice(7)
 _DASHBOARD_PORT, _AGENT_PORT = 8265, 52365  # Ray's, on the head and on each node
 _WITH_NCCL = ("gpu", "rocm")  # profiles
 _LISTENED = (10002, 15000, 19999, 33001, 45001, 60001)  # by a probe
 # Ray gives 10002 to 19999 to its worker processes (2.60), and the kernel such as the others to raylets, Gloo and NCCL.
 _TRIED = (*_LISTENED, *range(10500, 19999, 500), *range(33000, 60000, 1500))
 _HEALTH_CHECK, _ECHO_SECONDS = 10.0, 3.0  # seconds that Ray waits for an answer (2.60), and in which we ask
-_ACCEPTS, _REFUSES, _SILENT = "accepts", "refuses", "no answer"
-_ANSWERS = (_ACCEPTS, _REFUSES)  # a port without a listener answers, too
+_ANSWERS = _ACCEPTS, _REFUSES = "accepts", "refuses"  # a port without a listener answers, too
 _PATIENCE = 2.5  # seconds for an answer
 _QUICKLY, _PATIENTLY = (0.3, 0.3, _PATIENCE), (_PATIENCE, _PATIENCE)  # again because a packet may be lost
-_READY_WITHIN, _LONGEST, _REDUCED = 20.0, 35.0, 41.0  # seconds in which probes start, end, and have all-reduced
+_READY_WITHIN, _LONGEST = 20.0, 35.0  # seconds in which probes start and end
 _LOSS, _AGAIN = 0.01, 3  # a share of the packets, and how many at least, that must be sent again to be an alarm
 _SLOW = 20_000  # microseconds: between hosts of one data centre a round trip is below 1,000
 _LARGE = b"x" * (1 << 18) + b"\n"
-# A process of it, on each worker: RANK SIZE ADDRESS_OF_THE_FIRST BACKEND. It ends at once, because the end of others would be an error.
+# A process of it, on each worker: RANK SIZE ADDRESS_OF_THE_FIRST BACKEND. NCCL may hang where it does not count its seconds. It ends at
+# once, because the end of others would be an error.
 _PROGRAM = """
-import datetime, faulthandler, os, sys, time, torch, torch.distributed as d
+import os, signal, sys, time
+signal.alarm(25)
+import torch, torch.distributed as d
 rank, size, (address, backend) = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 data = torch.ones(1 << 22, device="cuda" if backend == "nccl" else "cpu")
 store = d.TCPStore(address, 45003, size, rank == 0)
-faulthandler.dump_traceback_later(13, exit=True)  # NCCL may hang where it does not count its seconds
-d.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=12))
+signal.alarm(13)
+print("all are there", flush=True)
+d.init_process_group(backend, store=store, rank=rank, world_size=size)
 d.all_reduce(data[:1])
 began = time.monotonic()
 d.all_reduce(data)
 data[0].item()
-print(f"\\n{16.8 / (time.monotonic() - began):.0f} MB/s", flush=True)
+print(f"{16.8 / (time.monotonic() - began):.0f} MB/s", flush=True)
 d.barrier()
 os._exit(0)
 """
@@ -57,99 +59,70 @@ _ERRORS = (OSError, ValueError, asyncio.TimeoutError)  # ValueError: another pro
 
 
 def facts(plan: Plan) -> dict[str, Any]:
-    """What this node has seen of itself and of its peers."""
+    """Nothing to compare: it sees what is wrong with this node's network, and between it and its peers."""
     choices: dict[str, str] = {}
     thread = threading.Thread(target=lambda: choices.update(_choices()), daemon=True)
     thread.start()
     thread.join(5)  # the name service may not answer
-    seen = [Seen(code, ALARM, plan.node, what) for code, what in _of_itself(plan, choices.get("Gloo", ""))]
-    asyncio.run(_of_peers(plan, choices, seen))
-    return {"seen": seen}
+    _see_itself(plan, choices.get("Gloo", ""))
+    asyncio.run(_see_peers(plan, choices))
+    return {}
 
 
-def _of_itself(plan: Plan, gloo: str) -> Iterator[tuple[str, str]]:
-    if not gloo or gloo.startswith("127.") or (":" in gloo) != (":" in plan.nodes[plan.node]):
-        yield "VR-NET-03", f"its own name is {gloo or 'unknown'}, and it is {plan.nodes[plan.node]}"
+def _see_itself(plan: Plan, gloo: str) -> None:
+    is_wrong = not gloo or gloo.startswith("127.") or (":" in gloo) != (":" in plan.nodes[plan.node])
+    if is_wrong and not os.environ.get("GLOO_SOCKET_IFNAME"):
+        plan.see("VR-NET-03", f"its own name is {gloo or 'unknown'}, and it is {plan.nodes[plan.node]}")
     for address, *names in filter(None, map(str.split, _HOSTS.read_text().splitlines())):
         wrong = [name for name in names if name.endswith(".docker.internal")]
         if wrong and address == plan.nodes[plan.node]:
-            yield "VR-NET-03", f"an address of it is called {wrong[0]}"  # Docker Desktop writes it
+            plan.see("VR-NET-03", f"an address of it is called {wrong[0]}")  # Docker Desktop writes it
     known = urllib.request.getproxies_environment()
     proxy = known.get("http") or known.get("all") or ""
     caught = [each for each in ("127.0.0.1", *plan.nodes.values()) if not urllib.request.proxy_bypass(each)]
     if proxy and caught:  # it may have a password
-        yield "VR-NET-07", f"the proxy {proxy.rpartition('@')[2]} catches {', '.join(caught)}"
+        plan.see("VR-NET-07", f"the proxy {proxy.rpartition('@')[2]} catches {', '.join(caught)}")
     of_head = (int(plan.knobs["GCS_PORT"]), _DASHBOARD_PORT) if plan.node == "head" else ()
     listening = processes.listening({_AGENT_PORT, *of_head})  # before `ours`: our own Ray may be starting
     ours, commands = processes.of_cluster(plan.knobs["CLUSTER_NAME"]), processes.commands()
     for port, pid in listening.items():
         if pid is None:
-            yield "VR-NET-08", f"a process that this node does not show us listens on port {port}"
+            plan.see("VR-NET-08", f"a process that this node does not show us listens on port {port}")
         elif pid in commands and pid not in ours:  # its arguments may be secrets
             name = commands[pid].split(b"\0")[0].decode("utf-8", "replace")
-            yield "VR-NET-08", f"process {pid} ({name}) listens on port {port}"
+            plan.see("VR-NET-08", f"process {pid} ({name}) listens on port {port}")
 
 
-async def _of_peers(plan: Plan, choices: Mapping[str, str], seen: list[Seen]) -> None:
-    if plan.quick or not plan.peers:
-        await asyncio.gather(*(_try_ports(plan, peer, seen) for peer in plan.peers))
+async def _see_peers(plan: Plan, choices: Mapping[str, str]) -> None:
+    if plan.quick:
+        await asyncio.gather(*(_try_ports(plan, peer) for peer in plan.peers))
         return
-    torch, began = find_spec("torch") is not None and not plan.trains, time.monotonic()
-    ready = await _meet(plan, {"also": choices, "torch": torch}, seen)
+    torch = find_spec("torch") is not None and not plan.trains
+    ready = await _meet(plan, {"also": choices, "torch": torch})
     workers = [node for node in plan.nodes if node != "head"]
-    status, what = SKIPPED, "a job trains" if plan.trains else "two workers with torch must reach each other in time"
-    left = round(min(25, _REDUCED - time.monotonic() + began))  # or what was found before would be lost
-    if left > 1 and torch and len(workers) > 1 and plan.node in workers and {*workers} <= ready | {plan.node}:
-        backend = "nccl" if plan.profile in _WITH_NCCL else "gloo"
-        words = ["timeout", str(left), sys.executable, "-c", _PROGRAM, str(workers.index(plan.node)), str(len(workers))]
-        ran = subprocess.run([*words, plan.nodes[workers[0]], backend], capture_output=True, text=True, check=False)
-        if "Timeout (0:00:13)!" in ran.stderr:
-            ran.stderr = "it began on all workers, and did not end in 13 s"
-        status = {0: OK, 124: SKIPPED}.get(ran.returncode, ALARM)
-        what = last_line(ran.stderr if ran.returncode else ran.stdout, f"not all workers were ready in {left} s")
     if plan.node in workers:
-        seen.append(Seen("all-reduce", status, plan.node, what))
+        status, said = SKIPPED, "a job trains, or there are no two workers with torch that all reach each other"
+        if torch and len(workers) > 1 and {*workers} <= ready | {plan.node}:
+            status, said = _all_reduce(plan, workers)
+        plan.see("VR-NET-09", said, status=status)
 
 
-def _judge_all_reduce(facts: Mapping[str, Facts], _plan: Plan) -> list[Seen]:
-    """While a worker does not take part, or was not ready in time, the errors of the others are no alarm: they miss its connection."""
-    rows = [Seen(*row) for found in facts.values() for row in found["seen"] if row[0] == "all-reduce"]
-    is_late = any(row.status == SKIPPED for row in rows)
-    return [row._replace(status=SKIPPED) if is_late and row.status == ALARM else row for row in rows]
+def _all_reduce(plan: Plan, workers: Sequence[str]) -> tuple[str, str]:
+    backend = "nccl" if plan.knobs["PROFILE"] in _WITH_NCCL else "gloo"
+    words = [str(workers.index(plan.node)), str(len(workers)), plan.nodes[workers[0]], backend]
+    ran = subprocess.run([sys.executable, "-c", _PROGRAM, *words], capture_output=True, text=True, check=False)
+    if ran.returncode == -signal.SIGALRM:
+        return (ALARM, "it did not end in 13 s") if ran.stdout else (SKIPPED, "a worker was not ready in 25 s")
+    return (ALARM, last_line(ran.stderr)) if ran.returncode else (OK, last_line(ran.stdout))
 
 
 def _choices() -> dict[str, str]:
-    """Which of this node's addresses Gloo and NCCL take (torch 2.13, NCCL 2.28), and vLLM, which asks for the default route."""
-    known = _interfaces()
-    usual = [name for name in known if not name.startswith(("docker", "lo", "virbr"))]
-    found = {
-        "Gloo": _named(os.environ.get("GLOO_SOCKET_IFNAME", ""), known) or _of_hostname(),
-        "NCCL": _named(os.environ.get("NCCL_SOCKET_IFNAME", ""), known) or next((known[name] for name in usual), ""),
-    }
+    """Which of this node's addresses Gloo takes, unless it is told which (torch 2.13), and vLLM, which asks for the default route."""
+    found = {} if os.environ.get("GLOO_SOCKET_IFNAME") else {"Gloo": _of_hostname()}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route, contextlib.suppress(OSError):  # no default route
         route.connect(("8.8.8.8", 80))  # sends nothing
         found["vLLM"] = os.environ.get("VLLM_HOST_IP") or route.getsockname()[0]
     return found
-
-
-def _interfaces() -> dict[str, str]:
-    """The IPv4 address of each interface that is up and has one, in the kernel's order."""
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                answer = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-                found[name] = socket.inet_ntoa(answer[20:24])
-    return found
-
-
-def _named(asked: str, known: Mapping[str, str]) -> str:
-    """The address of the first interface that a variable such as NCCL_SOCKET_IFNAME means: names, their beginnings, after ^ those not meant."""
-    words = tuple(asked.lstrip("^=").split(","))
-    for name, address in known.items() if asked else ():
-        if (name in words if asked[0] == "=" else name.startswith(words)) != (asked[0] == "^"):
-            return address
-    return asked and f"no interface {asked}"
 
 
 def _of_hostname() -> str:
@@ -162,46 +135,41 @@ def _of_hostname() -> str:
     return "127.0.0.1"
 
 
-async def _knock(address: str, numbers: Sequence[int], patience: Iterable[float]) -> dict[int, str]:
+async def _knock(address: str, numbers: Sequence[int], patience: Sequence[float]) -> dict[int, str]:
     """What each port says to a connection: one of _ANSWERS, or why there is none; tried again as often as `patience` has seconds."""
-    said: dict[int, str] = {}
-    for seconds in patience:
-        left = [port for port in numbers if said.get(port) not in _ANSWERS]
-        answers = await asyncio.gather(*(_answer(address, port, seconds) for port in left))
-        said |= dict(zip(left, answers, strict=True))
-    return said
+
+    async def knock(port: int) -> str:
+        said = ""
+        for seconds in patience:
+            try:
+                _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), seconds)
+            except (ConnectionRefusedError, ConnectionResetError):
+                return _REFUSES
+            except (OSError, asyncio.TimeoutError) as error:
+                said = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else "no answer"
+            else:
+                writer.close()
+                return _ACCEPTS
+        return said
+
+    return dict(zip(numbers, await asyncio.gather(*map(knock, numbers)), strict=True))
 
 
-async def _answer(address: str, port: int, seconds: float) -> str:
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), seconds)
-    except (ConnectionRefusedError, ConnectionResetError):
-        return _REFUSES
-    except (asyncio.TimeoutError, TimeoutError):
-        return _SILENT
-    except OSError as error:
-        return os.strerror(error.errno or 0).lower()
-    writer.close()
-    return _ACCEPTS
-
-
-async def _try_ports(plan: Plan, peer: str, seen: list[Seen], listened: Sequence[int] = ()) -> None:
+async def _try_ports(plan: Plan, peer: str, listened: Sequence[int] = ()) -> None:
     """Do the ports that Ray, Gloo and NCCL will use on the peer answer? Those on which it has `listened` must not refuse."""
     wanted = [*([int(plan.knobs["GCS_PORT"])] if peer == "head" else []), _AGENT_PORT, *_TRIED]
     said = await _knock(plan.nodes[peer], wanted, _QUICKLY if plan.quick else _PATIENTLY)
     bad = {port: answer for port, answer in said.items() if answer not in _ANSWERS}
     bad |= {port: "refused by a firewall" for port in listened if said[port] == _REFUSES}
     if bad:
-        first = bad[min(bad)]
-        some = f"port {min(bad)}: {first} ({len(bad)} of {len(said)} ports)"
-        what = some if len(bad) < len(said) else f"no port answers ({first})"
-        seen.append(Seen("VR-NET-01", ALARM, f"{plan.node} -> {peer}", what))
+        what = f"port {min(bad)}: {bad[min(bad)]} ({len(bad)} of {len(said)} ports)"
+        plan.see("VR-NET-01", what, f"{plan.node} -> {peer}")
 
 
-async def _meet(plan: Plan, greeting: Mapping[str, Any], seen: list[Seen]) -> set[str]:
-    """What this node sees of its peers, whose probes do the same at this time. Returns which of them have torch and take a large message.
+async def _meet(plan: Plan, greeting: Mapping[str, Any]) -> set[str]:
+    """See this node's peers, whose probes do the same at this time. Returns which of them have torch and take a large message.
     It greets each connection, and answers each line with the line's length. The first line is the name of a peer that tries all."""
-    awaited, here, listeners, began = set(plan.peers), set[str](), list[socket.socket](), time.monotonic()
+    awaited, here, listened, began = set(plan.peers), set[str](), list[int](), time.monotonic()
     family = socket.AF_INET6 if ":" in plan.nodes[plan.node] else socket.AF_INET
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -219,52 +187,42 @@ async def _meet(plan: Plan, greeting: Mapping[str, Any], seen: list[Seen]) -> se
 
     for port in _LISTENED:
         with contextlib.suppress(OSError):  # something listens there already
-            listeners.append(socket.create_server(("", port), family=family, backlog=128))
-    listened = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:  # whoever is greeted finds all of them
-        await asyncio.start_server(handle, sock=listener, limit=2 * len(_LARGE))
-    ready = set[str]()
-    await asyncio.gather(*(_try_peer(plan, peer, greeting["also"], awaited, seen, ready) for peer in plan.peers))
+            await asyncio.start_server(handle, port=port, family=family, limit=2 * len(_LARGE))
+            listened.append(port)
+    are_ready = await asyncio.gather(*(_try_peer(plan, peer, greeting["also"], awaited) for peer in plan.peers))
     while (awaited and time.monotonic() < began + _READY_WITHIN) or (here and time.monotonic() < began + _LONGEST):
         await asyncio.sleep(0.05)
-    return ready
+    return {peer for peer, is_ready in zip(plan.peers, are_ready, strict=True) if is_ready}
 
 
-async def _try_peer(
-    plan: Plan, peer: str, own: Mapping[str, str], awaited: set[str], seen: list[Seen], ready: set[str]
-) -> None:
-    address, said = plan.nodes[peer], dict[str, Any]()
-
-    def alarm(code: str, what: str) -> None:
-        seen.append(Seen(code, ALARM, f"{plan.node} -> {peer}", what))
-
+async def _try_peer(plan: Plan, peer: str, own: Mapping[str, str], awaited: Collection[str]) -> bool:
+    """Returns whether it has torch and takes a large message."""
+    address, where, said = plan.nodes[peer], f"{plan.node} -> {peer}", dict[str, Any]()
     with contextlib.suppress(*_ERRORS):
         port = await _await_server(address)
         reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), _PATIENCE)
         said = json.loads(await _heard(reader))
         writer.write(plan.node.encode() + b"\n")
     # who came to us listens
-    await _try_ports(plan, peer, seen, said.get("listens", () if peer in awaited else _LISTENED))
+    await _try_ports(plan, peer, said.get("listens", () if peer in awaited else _LISTENED))
     if not said:
-        return
+        return False
     if said["you"] not in (plan.nodes[plan.node], *own.values()):
-        alarm("VR-NET-02", f"{peer} sees {said['you']}, and {plan.node} is {plan.nodes[plan.node]}")
+        plan.see("VR-NET-02", f"{peer} sees {said['you']}, and {plan.node} is {plan.nodes[plan.node]}", where)
     for who, at in said["also"].items():
-        is_used = (who != "NCCL" or plan.profile in _WITH_NCCL) and at and not at.startswith("127.")
-        if is_used and (await _knock(at, [port], _PATIENTLY))[port] != _ACCEPTS:
-            alarm("VR-NET-06", f"{who} on {peer} takes {at}, and only {address} is reached")
+        if not at.startswith("127.") and (await _knock(at, [port], _PATIENTLY))[port] != _ACCEPTS:
+            plan.see("VR-NET-06", f"{who} on {peer} takes {at}, and only {address} is reached", where)
     status, what = await _trips(reader, writer)
-    seen.append(Seen("VR-NET-05", status, f"{plan.node} -> {peer}", what))
+    plan.see("VR-NET-05", what, where, status)
     connection = writer.get_extra_info("socket")
     size = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     for start in range(0, len(_LARGE), size):  # each is a packet, which nothing on this machine cuts
         writer.write(_LARGE[start : start + size])
-    if not await _heard(reader):
-        alarm("VR-NET-04", "it does not arrive")
-    elif said["torch"]:
-        ready.add(peer)
+    if not (answer := await _heard(reader)):
+        plan.see("VR-NET-04", "it does not arrive", where)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()  # the peer hears of it before it has all of the message
+    return bool(answer and said["torch"])
 
 
 async def _await_server(address: str) -> int:
@@ -292,9 +250,7 @@ async def _trips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         began = time.monotonic()
         writer.write(b"x" * 50 + b"\n")  # one at a time: several packets may be sent again because the peer is busy
         if not await _heard(reader, _HEALTH_CHECK):
-            if reader.at_eof() or reader.exception():
-                return ALARM, "the connection broke"
-            return ALARM, f"no answer in {_HEALTH_CHECK:.0f} s, as long as Ray's health check waits"
+            return ALARM, f"no answer, for which Ray's health check waits {_HEALTH_CHECK:.0f} s"
         slowest = max(slowest, 1000 * (time.monotonic() - began))
         await asyncio.sleep(0.005)
     info = writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
@@ -315,12 +271,12 @@ CHECKS = (
           "give the nodes' interfaces the smallest MTU on the way, or let ICMP pass", quick=False),
     Check("VR-NET-05", "send small messages for 3 s", "each step waits for its slowest packet",
           "check that network's cables, switches and load", quick=False),
-    Check("VR-NET-06", "reach the address that Gloo, NCCL and vLLM take", "processes wait on the wrong interface",
+    Check("VR-NET-06", "reach the address that Gloo and vLLM take", "processes wait on the wrong interface",
           f"{_EXPORT}; vLLM takes the one with the default route", quick=False),
     Check("VR-NET-07", "find proxies that catch the nodes' addresses", "requests to Ray and rollout servers go to the proxy",
           "add these addresses to no_proxy on that node"),
     Check("VR-NET-08", "find who listens on Ray's own ports", "Ray does not start there, or another cluster answers",
           "end that process, or choose another node or GCS_PORT"),
     Check("VR-NET-09", "all-reduce 16 MB between the workers", "a job's processes will not find each other either",
-          "see the other checks of the network first", _judge_all_reduce, quick=False),
+          f"see the other checks of the network first; for NCCL on the wrong interface, {_EXPORT}", quick=False),
 )  # fmt: skip

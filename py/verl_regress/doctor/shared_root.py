@@ -20,23 +20,22 @@ _REHEARSAL_GIB = 0.1  # several times what the snapshot and a PPO job of a rehea
 
 
 def facts(plan: Plan) -> dict[str, Any]:
-    """What is wrong for this node, and what it saw of the others. It writes files of this run, of which it leaves nothing."""
-    seen: list[Seen] = []
-    found: dict[str, Any] = {"seen": seen}
+    """What this node `saw` of the others (_meet), unless it cannot write. It writes files of this run, of which it leaves nothing."""
     try:
-        alone = (*_room(plan), *_alone(_file(plan, plan.node, "")))
-        seen += [Seen(code, ALARM, plan.node, what) for code, what in alone]
-        found |= _meet(plan, seen)
+        _see_room(plan)
+        _see_alone(plan, _file(plan, plan.node, ""))
+        return _meet(plan)
     except OSError as error:
         code = "VR-ROOT-05" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "VR-ROOT-01"
-        seen.append(Seen(code, ALARM, plan.node, error.strerror or str(error)))
-    for path in Path(plan.shared_root).glob(_file(plan, plan.node, "*").name):
-        _does(path.unlink)
-    return found
+        plan.see(code, error.strerror or str(error))
+        return {}
+    finally:
+        for path in Path(plan.knobs["SHARED_ROOT"]).glob(_file(plan, plan.node, "*").name):
+            _does(path.unlink)
 
 
 def _file(plan: Plan, node: str, what: str) -> Path:
-    return Path(plan.shared_root, f".verl-regress-doctor-{plan.run}.{node}.{what}")
+    return Path(plan.knobs["SHARED_ROOT"], f".verl-regress-doctor-{plan.run}.{node}.{what}")
 
 
 def _does(act: Callable[[], object]) -> bool:
@@ -51,37 +50,35 @@ def _lock(file: Any, kind: int = fcntl.LOCK_EX) -> bool:
     return _does(lambda: fcntl.flock(file, kind | fcntl.LOCK_NB))
 
 
-def _room(plan: Plan) -> Iterator[tuple[str, str]]:
-    room = os.statvfs(plan.shared_root)
+def _see_room(plan: Plan) -> None:
+    room = os.statvfs(plan.knobs["SHARED_ROOT"])
     gib, inodes = room.f_bavail * room.f_frsize / 2**30, room.f_favail if room.f_files else _INODES
-    need = _REHEARSAL_GIB if plan.quick or plan.profile == "cpu" else float(plan.knobs["MIN_DISK_GIB"] or 0)
+    need = _REHEARSAL_GIB if plan.quick or plan.knobs["PROFILE"] == "cpu" else float(plan.knobs["MIN_DISK_GIB"] or 0)
     if gib < need or inodes < _INODES:
-        yield "VR-ROOT-05", f"{gib:.2f} GiB and {inodes} inodes are free, {need:g} and {_INODES} are needed"
+        plan.see("VR-ROOT-05", f"{gib:.2f} GiB and {inodes} inodes are free, {need:g} and {_INODES} are needed")
 
 
-def _alone(base: Path) -> Iterator[tuple[str, str]]:
+def _see_alone(plan: Plan, base: Path) -> None:
     """Tries files whose names begin so. Raises OSError if it cannot write."""
     one, two, three = (base.with_name(f"{base.name}{name}") for name in ("One", "two", "three"))
     for path in (one, three):
         path.write_text(path.name)
     if not _does(lambda: os.link(one, two)) or one.stat().st_nlink != 2:
-        yield "VR-ROOT-03", "it has no hard links"
+        plan.see("VR-ROOT-03", "it has no hard links")
     if not _does(lambda: three.replace(two)) or (one.read_text(), two.read_text()) != (one.name, three.name):
-        yield "VR-ROOT-03", "a rename does not replace a file"
+        plan.see("VR-ROOT-03", "a rename does not replace a file")
     if base.with_name(f"{base.name}one").exists():
-        yield "VR-ROOT-03", "it is case-insensitive"
+        plan.see("VR-ROOT-03", "it is case-insensitive")
     if (owner := one.stat().st_uid) != os.geteuid():
-        yield "VR-ROOT-03", f"what user {os.geteuid()} writes belongs to user {owner}"
+        plan.see("VR-ROOT-03", f"what user {os.geteuid()} writes belongs to user {owner}")
     elif not _does(lambda: one.chmod(0o600)) or one.stat().st_mode & 0o777 != 0o600:
-        yield "VR-ROOT-03", "it does not keep the mode of a file"
-    with one.open("r+") as first, one.open("r+") as second:
-        if not _lock(first):
-            yield "VR-ROOT-04", "a file cannot be locked"
-        elif _lock(second):
-            yield "VR-ROOT-04", "one lock is given to two processes"
+        plan.see("VR-ROOT-03", "it does not keep the mode of a file")
+    with one.open("r+") as file:
+        if not _lock(file):
+            plan.see("VR-ROOT-04", "a file cannot be locked")
 
 
-def _meet(plan: Plan, seen: list[Seen]) -> dict[str, Any]:
+def _meet(plan: Plan) -> dict[str, Any]:
     """Wait until each node has seen the file of each other one, on which that holds a lock. Raises OSError. Returns which nodes it `saw`,
     and between which times it `looked`, by the clock that gives files their times. A file says how much its node's clock is ahead of that."""
     if not (plan.quick or any(_file(plan, peer, "lock").exists() for peer in plan.peers)):
@@ -101,11 +98,11 @@ def _meet(plan: Plan, seen: list[Seen]) -> dict[str, Any]:
                     saw.add(peer)
                     where, seconds = f"{plan.node}, {peer}", float(theirs.read() or 0) - ahead
                     if _lock(theirs, fcntl.LOCK_SH):
-                        what = f"{plan.node} does not see the lock that {peer} holds"
-                        seen.append(Seen("VR-ROOT-04", ALARM, where, what))
+                        plan.see("VR-ROOT-04", f"{plan.node} does not see the lock that {peer} holds", where)
                     if seconds > _CLOCK:
-                        what = f"the clock of {peer} is {seconds:.0f} s ahead of that of {plan.node}"
-                        seen.append(Seen("VR-ROOT-09", ALARM, where, what))
+                        plan.see(
+                            "VR-ROOT-09", f"the clock of {peer} is {seconds:.0f} s ahead of that of {plan.node}", where
+                        )
             if len(saw) == len(plan.peers):
                 mine.with_suffix(".saw").touch()
                 locks = [_file(plan, peer, "lock") for peer in plan.peers]
