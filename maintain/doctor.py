@@ -127,11 +127,14 @@ def record(names: Sequence[str]) -> int:
 
 
 def healthy() -> int:
-    """Runs on healthy nodes, and of the gate there."""
+    """Runs on healthy nodes, and seconds of `make up`'s part there."""
     up()
-    said = [healthy_run() for _ in range(HEALTHY)]
-    runs = [{"alarms": alarms, "seconds": seconds} for alarms, seconds in said]
-    keep({**recorded_so_far(), "healthy": runs, "gates": [gate() for _ in range(HEALTHY)]})
+    runs = []
+    for _ in range(HEALTHY):
+        records, seconds = doctor()
+        alarms = [f"{one['code']}: {one['seen']}" for one in records if one["status"] == ALARM]
+        runs.append({"alarms": alarms, "seconds": seconds})
+    keep({**recorded_so_far(), "healthy": runs, "gates": [doctor("--gate")[1] for _ in range(HEALTHY)]})
     return 0
 
 
@@ -166,17 +169,6 @@ def up() -> None:
     said = make("scripts/01_up.sh")
     if said.returncode:
         raise SystemExit(said.stdout)
-
-
-def healthy_run() -> tuple[list[str], float]:
-    """The alarms of healthy nodes, and the seconds."""
-    records, seconds = doctor()
-    return [f"{one['code']}: {one['seen']}" for one in records if one["status"] == ALARM], seconds
-
-
-def gate() -> float:
-    """Seconds of `make up`'s part on healthy nodes."""
-    return doctor("--gate")[1]
 
 
 def without(names: Sequence[str]) -> int:
