@@ -3,8 +3,8 @@
     doctor.py try NAME...        plants all these on the cluster that CLUSTER_NAME and WORKDIR name; exits 1 if one is not found
     doctor.py record [NAME...]   all faults, or these, and 20 times healthy nodes, on a cluster of its own; writes maintain/doctor.json and the page
     doctor.py healthy            only the healthy nodes
-    doctor.py without [NAME...]  what one sees of these faults, or of all, without the doctor: `make up` and a job without its gate, in DEADLINE
-                                 seconds; adds it to the record
+    doctor.py without [NAME...]  what one sees of healthy nodes and these faults, or all, without the doctor: `make up` and a job without its
+                                 gate, in DEADLINE seconds; adds it to the record
     doctor.py write | check      the page is what the record and the doctor's table make; check exits 1 where it is not
 
 Faults need root and a container engine, and some need sshfs, openssh-sftp-server, bindfs and a C compiler.
@@ -37,7 +37,11 @@ TO_START: Mapping[str, Mapping[str, str]] = {"12_install_py_deps": {}, "20_start
 TO_PREPARE = {**TO_START, "30_prepare_data_and_model": {}, "31_snapshot_verl_code": {}}
 TO_TRAIN = {
     **TO_START,
-    "44_submit_sdk": {"WAIT": "1", "OVERRIDES": "trainer.total_training_steps=2 trainer.save_freq=-1"},
+    "44_submit_sdk": {
+        "WAIT": "1",
+        "WORKLOAD": "sft",
+        "OVERRIDES": "trainer.total_training_steps=2 trainer.save_freq=-1",
+    },
 }
 Record = dict[str, Any]
 
@@ -211,12 +215,12 @@ def suffer(scripts: Mapping[str, Mapping[str, str]] = TO_TRAIN, deadline: int = 
     print(*ran.stdout.splitlines()[-12:], sep="\n", flush=True)
     return {
         "status": ran.returncode,
-        "said": told(ran.stdout, ran.returncode, is_late=seconds >= deadline),
+        "said": spoken(ran.stdout, ran.returncode, is_late=seconds >= deadline),
         "seconds": seconds,
     }
 
 
-def told(output: str, status: int, *, is_late: bool) -> str:
+def spoken(output: str, status: int, *, is_late: bool) -> str:
     """What a person reads in a script's output: its first error, or what it waits for at the deadline."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if not status:

@@ -72,7 +72,7 @@ def test_faults_name_codes_of_the_table():
     ],
 )  # fmt: skip
 def test_what_a_person_reads_without_the_doctor(output, status, is_late, said):
-    assert doctor.told(output, status, is_late=is_late) == said
+    assert doctor.spoken(output, status, is_late=is_late) == said
 
 
 def test_unknown_fault_is_refused(capsys):

@@ -117,7 +117,7 @@ def _all_reduce(plan: Plan, workers: Sequence[str]) -> tuple[str, str]:
 
 
 def _choices() -> dict[str, str]:
-    """Which of this node's addresses Gloo takes, unless it is told which (torch 2.13), and vLLM, which asks for the default route."""
+    """Which of this node's addresses Gloo takes (torch 2.13), if no variable says so, and vLLM, which asks for the default route."""
     found = {} if os.environ.get("GLOO_SOCKET_IFNAME") else {"Gloo": _of_hostname()}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route, contextlib.suppress(OSError):  # no default route
         route.connect(("8.8.8.8", 80))  # sends nothing
