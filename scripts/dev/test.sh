@@ -11,7 +11,7 @@
 # The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed. Of unit
 # tests and real clusters, one or two files with failed tests run once more; the count names what failed once.
 # Environment: FUZZ_SEED and FUZZ_SCALE (other and more cases of bad input), GSM8K_DIR (a folder with the real GSM8K,
-# without which two tests are skipped).
+# without which one test is skipped).
 #
 # One bats file: .venv/bin/bats tests/bats/unit/NAME.bats; one pytest file: .venv/bin/pytest tests/PACKAGE/test_NAME.py.
 source "$(dirname "$0")/../lib/regress.bash"

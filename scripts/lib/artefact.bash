@@ -24,20 +24,21 @@ artefact::ensure_data() {
 
 # artefact::ensure_model: with it comes a critic in a rehearsal, where PPO cannot make one of the model itself.
 artefact::ensure_model() {
-  artefact::_ensure_model
-  [[ $PROFILE != cpu || $MODEL_SOURCE == tiny ]] ||
-    helper::run worker-0 prepare-model --source "$MODEL_SOURCE" --name "$MODEL" --seed "$SEED" --critic
-}
-
-artefact::_ensure_model() {
-  local source=$MODEL_SOURCE dir=${MODEL_SOURCE#path:} argv state
+  local source=$MODEL_SOURCE argv
   # vLLM's attention needs larger heads. A rehearsal trains that model too, where a quick start on GPUs has chosen it.
   [[ $source != tiny || $PROFILE == cpu && $MODEL != *-for-gpu ]] || source=tiny-for-gpu
   argv=(prepare-model --source "$source" --name "$MODEL" --seed "$SEED")
-  if [[ $source != path:* ]]; then
+  if [[ $source == path:* ]]; then
+    artefact::_put_model "${source#path:}" "${argv[@]}"
+  else
     helper::run worker-0 "${argv[@]}"
-    return
   fi
+  [[ $PROFILE != cpu || $MODEL_SOURCE == tiny ]] || helper::run worker-0 "${argv[@]}" --critic
+}
+
+# artefact::_put_model DIR ARG...: the model in DIR.
+artefact::_put_model() {
+  local dir=$1 argv=("${@:2}") state
   [[ -r $dir/config.json ]] ||
     cli::die 2 "${dir} (from MODEL_SOURCE=${MODEL_SOURCE}) has no config.json that can be read: name the folder of a Hugging Face model."
   # Names, sizes and times identify the state of DIR without reading gigabytes of weights.

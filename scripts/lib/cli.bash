@@ -148,14 +148,12 @@ cli::temp_dir() {
 cli::part() {
   ((${#CLI_PARTS[@]})) || cli::on_exit cli::_end_parts
   set -m # a separate process group: one signal ends all of it, and Ctrl-C reaches it through us
-  cli::_part "$@" </dev/null &
+  {
+    cli::_own_cleanups
+    "$@"
+  } </dev/null &
   set +m
   CLI_PARTS+=("$!")
-}
-
-cli::_part() {
-  cli::_own_cleanups
-  "$@"
 }
 
 # cli::await_parts: waits until every part has succeeded. The first failure, which said why, ends the script and the other parts.
@@ -186,10 +184,7 @@ cli::_end_parts() {
   wait "${CLI_PARTS[@]}"
 }
 
-cli::_have_parts_ended() {
-  local part
-  for part in "${CLI_PARTS[@]}"; do ! kill -0 "$part" 2>/dev/null || return 1; done
-}
+cli::_have_parts_ended() { ! kill -0 "${CLI_PARTS[@]}" 2>/dev/null; } # true if none of them takes a signal
 
 cli::_end() {
   local status=$1 tenths seconds

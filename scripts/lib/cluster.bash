@@ -5,8 +5,6 @@
 # CUDA_VISIBLE_DEVICES that differs, and ROCm counts HIP's ids within ROCR's: of 4-7, none would be left.
 readonly CLUSTER_ROCM_UNSET=(ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES)
 
-readonly CLUSTER_HEAD_PARTS=(gcs_server raylet dashboard.py)
-
 # cluster::lock: only one script at a time changes this cluster; the lock is released when the process ends. Who has it writes its name into
 # the file, which only who waits for it reads. After waiting, the script reads the list of nodes again, because it may have changed.
 cluster::lock() {
@@ -45,11 +43,9 @@ cluster::ensure_token() {
   fi
   chmod 600 "$file"
   [[ $(id -u) -ne 0 ]] || chown --reference="$WORKDIR" "${WORKDIR}/secrets" "$file" "${WORKDIR}/cache"
-  [[ $(id -u) -ne 0 ]] || cluster::_is_shared_by_many || chown --reference="$WORKDIR" "${WORKDIR}/shared"
+  # What SHARED_GROUP shares is not given to the owner of this WORKDIR, unless it was made just now.
+  [[ $(id -u) -ne 0 || -n $SHARED_GROUP && -n $(ls -A "${WORKDIR}/shared/") ]] || chown --reference="$WORKDIR" "${WORKDIR}/shared"
 }
-
-# cluster::_is_shared_by_many: what SHARED_GROUP shares is not given to the owner of this WORKDIR, unless it was made just now.
-cluster::_is_shared_by_many() { [[ -n $SHARED_GROUP && -n $(ls -A "${WORKDIR}/shared/") ]]; }
 
 # cluster::ensure_head: Ray runs on the head or is starting there. This does not wait for it: the workers wait for a GCS that is not
 # there yet, and await_ready waits for all of them.
@@ -61,7 +57,7 @@ cluster::ensure_head() {
     return
   fi
   # A dead part of Ray is not restarted, and without one of these a head is useless.
-  if cluster::_has "$running" "${CLUSTER_HEAD_PARTS[@]}"; then
+  if cluster::_has "$running" gcs_server raylet dashboard.py; then
     changed=$(cluster_knobs::changed ray GCS_PORT)
     [[ -z $changed ]] ||
       cli::die 2 "$(cluster_knobs::describe "$changed"), and Ray runs with the old port: give ${changed} again, or run 'make down up'."
@@ -82,7 +78,9 @@ cluster::ensure_workers() {
   address="$(node::address head):${GCS_PORT}"
   cli::temp_dir dir
   node::ask "$dir" "$(node::list_workers)" cluster::_running
-  ! grep -qr ' raylet ' "$dir" || alive=$(log::while 'waiting for Ray to list its nodes' -- cluster::_joined)
+  # The nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.
+  ! grep -qr ' raylet ' "$dir" || alive=$(log::while 'waiting for Ray to list its nodes' -- \
+    helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT")
   for worker in $(node::list_workers); do
     if cluster::_has "$(<"${dir}/${worker}")" raylet && grep -qxF "${worker}=$(node::address "$worker")" <<<"$alive"; then
       log::ok "${worker}: Ray is ALIVE in this cluster"
@@ -112,16 +110,11 @@ cluster::_list_packages() { helper::run "$1" list-packages --cluster "$CLUSTER_N
 
 # cluster::tell_unused_knobs: a running Ray keeps the values that it was started with.
 cluster::tell_unused_knobs() {
-  local changed
-  output::read_lines changed cluster::_changed_knobs
+  local what changed=()
+  mapfile -t changed < <(for what in ray $(node::list_workers); do cluster_knobs::changed "$what"; done | sort -u)
   ((${#changed[@]} == 0)) ||
     log::warn "$(cluster_knobs::describe "${changed[@]}"): Ray runs and keeps the old value; 'make down up' applies the new one."
 }
-
-cluster::_changed_knobs() { for REPLY in ray $(node::list_workers); do cluster_knobs::changed "$REPLY"; done | sort -u; }
-
-# cluster::_joined: the nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.
-cluster::_joined() { helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT"; }
 
 # cluster::_running NODE: the parts of this cluster's Ray that run there, " gcs_server raylet … " with a space at either end, and
 # "ray-start" while `ray start` runs; empty if nothing runs.

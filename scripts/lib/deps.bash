@@ -18,24 +18,17 @@ deps::ensure() {
 # deps::ensure_bytecode: the large packages of each node have bytecode. Where they came without (uv writes none), each process of a job
 # would compile them again, because jobs write none.
 deps::ensure_bytecode() {
-  local answers
+  local answers node folder names
   cli::temp_dir answers
   log::while "compiling the nodes' packages" -- node::ask_all "$answers" cluster::ask_host compile
-  deps::tell_bytecode "$answers" there
-}
-
-# deps::tell_bytecode DIR CURE: what each node answered (py/verl_regress/cluster/node_probe.py) is in its file in DIR. CURE: up, or there.
-deps::tell_bytecode() {
-  local node state folder names cure
   for node in $(node::list); do
-    while IFS=$'\t' read -r state folder names; do
-      cure="type 'python3 -m compileall -qq -j 0 ${folder}' there as a user who can write that folder"
-      [[ $2,$state != up,writable ]] || cure="'make up' compiles them"
-      case $state in
-        compiled) log::changed "${node}: compiled the packages in ${folder}, which had no bytecode" ;;
-        writable | readable) log::warn "${node}: there is no bytecode of ${names} in ${folder}, so each process of a job compiles them again: ${cure}." ;;
-      esac
-    done <"$1/${node}"
+    while IFS=$'\t' read -r folder names; do
+      if [[ -z $names ]]; then
+        log::changed "${node}: compiled the packages in ${folder}, which had no bytecode"
+      else
+        log::warn "${node}: there is no bytecode of ${names} in ${folder}, so each process of a job compiles them again: type 'python3 -m compileall -qq -j 0 ${folder}' there as a user who can write that folder."
+      fi
+    done <"${answers}/${node}"
   done
 }
 

@@ -76,7 +76,7 @@ log::last_line() { tail -n 1 -- "$1" | tr -cd '[:print:]' | cut -c1-60; }
 
 # log::_pulse COLUMNS WHAT [DETAIL...]: runs until it is killed, or stdin ends.
 log::_pulse() {
-  local columns=$1 what=$2 began=$SECONDS seconds next=9 asked=0 said='' line status=0
+  local columns=$1 what=$2 began=$SECONDS seconds next=9 said='' line status=0
   shift 2
   ((columns == 0)) || next=2
   while true; do
@@ -84,10 +84,7 @@ log::_pulse() {
     ((status > 128)) || break # 1: the end of the pipe; more: a second has passed
     seconds=$((SECONDS - began))
     ((seconds >= next)) || continue
-    if (($# > 0 && seconds >= asked)); then
-      said=$("$@" 2>/dev/null) || said=''
-      asked=$((seconds + 5))
-    fi
+    (($# == 0)) || said=$("$@" 2>/dev/null) || said=''
     if ((columns > 0)); then
       line="        … ${what}${said:+, ${said}}, ${seconds} s"
       printf '\e[K%s\r' "${line::columns-1}" # the next one overwrites it

@@ -5,14 +5,8 @@
 # quickstart::choose_gpus: the NVIDIA GPUs of this host that no process uses, unless the user or a running cluster has chosen.
 quickstart::choose_gpus() {
   local free=() given=() knob all
-  if [[ $PROFILE != gpu || $TRANSPORT != container || -n $HOSTS_FILE ]]; then
-    log::skip "choosing GPUs (profile ${PROFILE}, TRANSPORT=${TRANSPORT}, HOSTS_FILE='${HOSTS_FILE}')"
-    return
-  elif [[ -n $GPU_IDS ]]; then
-    log::skip "choosing GPUs (GPU_IDS=${GPU_IDS}, from ${ENV_ORIGIN[GPU_IDS]})"
-    return
-  elif [[ -n $(nodes::owners) ]]; then
-    log::skip 'choosing GPUs (the cluster is up)'
+  if [[ $PROFILE != gpu || $TRANSPORT != container || -n $HOSTS_FILE || -n $GPU_IDS || -n $(nodes::owners) ]]; then
+    log::skip "choosing GPUs (profile ${PROFILE}, TRANSPORT=${TRANSPORT}, HOSTS_FILE='${HOSTS_FILE}', GPU_IDS='${GPU_IDS}', or the cluster is up)"
     return
   fi
   output::read_lines free prereq::free_gpus

@@ -57,7 +57,12 @@ secret::_read_variable() {
 # that it cannot be replaced in between.
 secret::_read_file() {
   local name=$1 file spec=$3 real opened owner
-  file=$(secret::_absolute "$2")
+  # The home directory and the current one may be behind links, because the JobSpec did not choose them.
+  case $2 in
+    /*) file=$2 ;;
+    \~/*) file=$(realpath -m -- "$HOME")/${2#\~/} ;;
+    *) file=$(realpath -- "$CALLER_DIR")/$2 ;;
+  esac
   [[ -f $file && -r $file ]] ||
     cli::die 2 "The file of the secret ${name} (from ${spec}) is not a readable file on this machine: name one that is."
   exec {opened}<"$file"
@@ -73,13 +78,4 @@ secret::_read_file() {
     cli::die 2 "The file of the secret ${name} (from ${spec}) has a NUL byte, which no environment variable can contain: name a text file."
   _SECRET_VALUES[$name]=$(head -c "$SECRET_READ" <&"$opened")
   exec {opened}<&-
-}
-
-# secret::_absolute FILE: the home directory and the current one may be behind links, because the JobSpec did not choose them.
-secret::_absolute() {
-  case $1 in
-    /*) printf '%s' "$1" ;;
-    \~/*) printf '%s/%s' "$(realpath -m -- "$HOME")" "${1#\~/}" ;;
-    *) printf '%s/%s' "$(realpath -- "$CALLER_DIR")" "$1" ;;
-  esac
 }

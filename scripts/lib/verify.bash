@@ -99,11 +99,16 @@ verify::run() {
   cli::on_interrupt log::info 'the job that runs keeps running'
   while true; do
     attached::run verify::_feed verify run "${VERIFY_ARGS[@]}"
-    verify::_note_session
+    VERIFY_SESSION=$(verify::_session) # further calls of the helper continue it
+    [[ -z $VERIFY_SESSION || " ${VERIFY_ARGS[*]} " == *' --again '* ]] || VERIFY_ARGS+=("--session=${VERIFY_SESSION}" --again)
     word='' job='' directory=''
     read -r word job directory <<<"$(tail -n 1 "$ATTACHED_SAID")"
     case $word in
-      end) verify::_end "$job" ;;
+      end)
+        VERIFY_IS_OPEN=''            # the helper has said how it goes on, if it does
+        sed '1d;$d' "$ATTACHED_SAID" # what it said between its first and its last line
+        exit "$job"
+        ;;
       stop) job::end_leftovers "$job" "$directory" ;;
       *) attached::await_head 'continuing the session' 'its job' "make verify SESSION=${VERIFY_SESSION:-latest}" ;;
     esac
@@ -113,19 +118,6 @@ VERIFY_IS_OPEN=1 # what ends this script leaves a session that can be continued
 
 # verify::_session: the name of the session, if the helper has said it.
 verify::_session() { sed -n '1s/^session //p' "$ATTACHED_SAID"; }
-
-# verify::_note_session: further calls of the helper continue the session that it named.
-verify::_note_session() {
-  VERIFY_SESSION=$(verify::_session)
-  [[ -z $VERIFY_SESSION || " ${VERIFY_ARGS[*]} " == *' --again '* ]] || VERIFY_ARGS+=("--session=${VERIFY_SESSION}" --again)
-}
-
-# verify::_end STATUS: prints what the helper said between its first and its last line.
-verify::_end() {
-  VERIFY_IS_OPEN='' # the helper has said how it goes on, if it does
-  sed '1d;$d' "$ATTACHED_SAID"
-  exit "$1"
-}
 
 verify::_tell_open() {
   local name

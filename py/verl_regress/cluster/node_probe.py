@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
@@ -37,20 +37,11 @@ def without_bytecode() -> dict[Path, list[str]]:
     return found
 
 
-def compile_all() -> Iterator[Path]:
-    """Compile the folders of packages that lack bytecode and that this user can write; yields the folders that then have it."""
-    for folder in without_bytecode():
-        if os.access(folder, os.W_OK):
-            # Not compile_dir with workers: those would read this script's file again, and it came on stdin.
-            subprocess.run([sys.executable, "-m", "compileall", "-qq", "-j", "0", folder], check=False)
-            if folder not in without_bytecode():
-                yield folder
-
-
 def main(argv: Sequence[str]) -> int:
     """`ray OLDEST` prints Ray's version, and the word "older" if it is.
 
-    Then come lines for the folders of packages without bytecode: "writable" or "readable", the folder, the large packages there. `compile` prints the same, after "compiled" and the folder for each that it has compiled.
+    `compile` compiles the folders of large packages without bytecode if this user can write them. It prints a line for each: the folder, a tab,
+    and which of these packages lack bytecode still.
     """
     match argv:
         case ["ray", oldest]:
@@ -61,12 +52,13 @@ def main(argv: Sequence[str]) -> int:
                 return 1
             print(version, *(["older"] if is_older(version, oldest) else []))
         case ["compile"]:
-            for folder in compile_all():
-                print("compiled", folder, sep="\t")
+            for folder in without_bytecode():
+                if os.access(folder, os.W_OK):
+                    # Not compile_dir with workers: those would read this script's file again, and it came on stdin.
+                    subprocess.run([sys.executable, "-m", "compileall", "-qq", "-j", "0", folder], check=False)
+                print(folder, ", ".join(without_bytecode().get(folder, [])), sep="\t")
         case _:
             raise ValueError(argv)
-    for folder, names in without_bytecode().items():
-        print("writable" if os.access(folder, os.W_OK) else "readable", folder, ", ".join(names), sep="\t")
     return 0
 
 

@@ -137,7 +137,6 @@ nodes::_check_ray() {
       cli::die 1 "${node} has Ray ${version}, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node."
   done
   log::ok 'every node has Ray 2.54 or later'
-  deps::tell_bytecode "$answers" up
 }
 
 nodes::_ask_ray() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The cluster: it belongs to its checkout, grows and shrinks, says what is down, is removed without touching what is not ours, and its jobs
+# Bad input, of which nothing is created; the cluster: it belongs to its checkout, grows and shrinks, says what is down, is removed without touching what is not ours, and its jobs
 # can be read then. The last file that uses this cluster.
 
 setup_file() {
@@ -22,6 +22,28 @@ refused() {
   assert_status "$1"
   grep -qxF -- "error   $2" <<<"${output-}" || fail "no line: error   $2"
   [[ $(container::listing) == "$before" ]] || fail 'something was created'
+}
+
+@test "a misspelt override is refused within seconds, with the nearest real key" {
+  printf '%s\n' '# mine' 'trainer.logger=["a b"]' 'trainer.totl_epochs=2' >"${BATS_TEST_TMPDIR}/overrides"
+  SECONDS=0
+  refused 2 "The override 'trainer.totl_epochs=2' (from OVERRIDES_FILE ${BATS_TEST_TMPDIR}/overrides line 3) sets a key that ppo_trainer of CODE_ID=codeA (verl 0.9.1) lacks: did you mean trainer.total_epochs? To add a new key, write '+trainer.totl_epochs=2'." \
+    env OVERRIDES_FILE="${BATS_TEST_TMPDIR}/overrides" scripts/44_submit_sdk.sh
+  ((SECONDS < 60)) # about one second if nothing else runs
+}
+
+@test "DRY_RUN=1 prints what would be submitted and a line to paste, creates nothing" {
+  printf '{"workload": "ppo", "trainer_overrides": ["trainer.save_freq=10"]}' >"${BATS_TEST_TMPDIR}/spec.json"
+  before=$(container::listing)
+  DRY_RUN=1 run scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/spec.json"
+  assert_status 0
+  assert_line '# resolved config'
+  assert_line "# verl's config"
+  assert_line '# runtime_env'
+  line=$(grep '^ray job submit ' <<<"$output")
+  eval "set -- ${line}" # as if pasted: the shell reads the line back into the same words
+  [[ $# == 21 && ${*: -3:2} == */run.py\ launch ]] || fail "$# words"
+  [[ $(container::listing) == "$before" ]]
 }
 
 @test "a job that fits on no node ends with exit 5, and says what it asked for" {

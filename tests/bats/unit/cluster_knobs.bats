@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The knobs that a running cluster was made with: what is kept, what has changed since, and how that is said.
+# The knobs that a running cluster was made with: what is kept, and what has changed since. How that is said: owner.bats.
 
 setup() {
   load ../test_helper
@@ -42,12 +42,4 @@ verb() {
   [[ $status == 0 && $output == 'OVERRIDES=a=1 b=2' ]]
   verb OVERRIDES='a=1 b=3' WORKER_CPUS=4 cluster_knobs::changed containers WORKER_CPUS
   [[ $status == 0 && -z $output ]]
-}
-
-@test "a change is said with both values and where the new one came from" {
-  verb text=mine SHM_SIZE=4gb cluster_knobs::describe SHM_SIZE=3gb
-  [[ $status == 0 && $output == 'SHM_SIZE was 3gb, is 4gb (from the command line or environment)' ]]
-  verb WORKER_CPUS=4 OVERRIDES=$'a=1\nb=2' cluster_knobs::describe WORKER_CPUS= SHM_SIZE=3gb 'OVERRIDES=a=1 b=3' NODES_PATH=/a
-  [[ $output == 'WORKER_CPUS was empty, is 4 (from the command line or environment); SHM_SIZE was 3gb, is 2gb (from env/defaults.env); '* ]]
-  [[ $output == *'; OVERRIDES was a=1 b=3, is a=1 b=2 (from the command line or environment); NODES_PATH was /a, is empty (from env/defaults.env)' ]]
 }

@@ -54,7 +54,7 @@ helper_shown() { sed -n "s/^changed head: installed the [a-z]*'s packages next t
 }
 
 @test "packages without bytecode are compiled once, or named if another user owns them" {
-  printf 'compiled\t/site\nreadable\t/usr/lib/site\ttorch, ray\n' >"${BOX}/compile"
+  printf '/site\t\n/usr/lib/site\ttorch, ray\n' >"${BOX}/compile"
   deps deps::ensure_bytecode
   assert_status 0
   assert_line 'changed worker-0: compiled the packages in /site, which had no bytecode'

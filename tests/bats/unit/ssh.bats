@@ -59,15 +59,6 @@ CASES
   [[ -z $(ls -A "${BATS_TEST_TMPDIR}/shared") ]]
 }
 
-@test "make check names the packages without bytecode, which make up compiles" {
-  mkdir "${BOX}/site-of-10.0.0.2/torch"
-  touch "${BOX}/site-of-10.0.0.2/torch/__init__.py"
-  on_ssh nodes::check
-  assert_status 0
-  assert_line "warning worker-0: there is no bytecode of torch in ${BOX}/site-of-10.0.0.2, so each process of a job compiles them again: 'make up' compiles them."
-  [[ ! -e ${BOX}/site-of-10.0.0.2/torch/__pycache__ ]]
-}
-
 @test "Ray that is missing or too old is refused" {
   rm -r "${BOX}/site-of-10.0.0.2"
   on_ssh nodes::check

@@ -111,14 +111,3 @@ SH
   wait "${makers[@]}"
   [[ -e ${HERE}/.venv/seen && $(grep -c 'pip install' "$CALLS") == 1 ]]
 }
-
-@test "the tools of this repository make it: test.sh, lint.sh, specs.sh" {
-  for tool in test lint specs; do
-    rm -rf "${HERE}/.venv"
-    : >"$CALLS"
-    stub nproc 'echo 2'
-    stub git
-    sandbox::run "scripts/dev/${tool}.sh"
-    [[ $output == *"changed ${HERE}/.venv ("* ]] || fail "$tool"
-  done
-}

@@ -128,12 +128,14 @@ WENT
   [[ ! -e ${BOX}/record ]]
 }
 
-@test "make: variables of make, the shell and tools are accepted" {
+@test "make: variables of make, the shell and tools are accepted; scripts know which" {
   with_recorder 50_status
+  # shellcheck disable=SC2016  # expanded by that script
+  printf '%s\n' 'printf "given: %s\n" "$MAKE_GIVEN"' >>"${HERE}/scripts/50_status.sh"
   make_in -- status SHELL=/bin/bash PATH="${BOX}/bin" LANG=C LC_ALL=C TERM=dumb NO_COLOR=1 CI=1 CONTAINER_HOST=unix:///x DOCKER_HOST=unix:///x \
-    PIP_INDEX_URL=x HF_HOME=/x https_proxy=x NO_PROXY=x MAKEFLAGS=-s
+    PIP_INDEX_URL=x HF_HOME=/x https_proxy=x NO_PROXY=x MAKEFLAGS=-s WAIT=1
   assert_status 0
-  [[ -e ${BOX}/record ]]
+  [[ $output == 'given: '*WAIT* && $output == *https_proxy* ]] || fail 'another list'
 }
 
 # bats test_tags=slow
@@ -159,14 +161,6 @@ WENT
   [[ -z $(find "$BATS_TEST_TMPDIR" -name ran) ]] || fail 'a value was run'
   printf '# %d values, none run\n' "$tried" >&3
   ((tried >= 100))
-}
-
-@test "make: the scripts know which names were given on the command line" {
-  with_recorder 50_status
-  # shellcheck disable=SC2016  # expanded by that script
-  printf '%s\n' 'printf "given: %s\n" "$MAKE_GIVEN"' >>"${HERE}/scripts/50_status.sh"
-  make_in -- status WAIT=1 https_proxy=x
-  [[ $output == 'given: '*WAIT* && $output == *https_proxy* ]] || fail 'another list'
 }
 
 # bats test_tags=slow
