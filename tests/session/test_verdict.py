@@ -115,13 +115,6 @@ def test_a_difference_asks_for_a_second_run_of_a_and_then_is_a_change(root):
     assert (found.word.value, found.first.step, found.first.metric) == ("changed", 2, "actor/entropy")
 
 
-def test_a_case_that_knows_that_a_repeats_itself_does_not_run_it_again(root):
-    session = make(root, suite="cases: {ppo: {workload: ppo, deterministic: true}}")
-    pair(root, session, lr, "ppo-0.9.1-v0")
-    assert following(session) is None
-    assert words(session) == {"ppo": "changed"}
-
-
 def test_a_regression_on_its_face_ends_the_case(root):
     session = make(root, suite="pairs: 8\ncases: {ppo: {workload: ppo}}")
     pair(root, session, sign)

@@ -216,20 +216,17 @@ def test_a_workload_and_a_jobspec_for_another(submit):
 
 
 @pytest.mark.parametrize(
-    ("given", "origin"),
-    [({"dataset": "none"}, "the knob DATASET"), ({"spec": f"{SPEC}dataset: none\n"}, FILE)],
+    ("given", "what", "origin", "lacks"),
+    [
+        ({"dataset": "none"}, "dataset", "the knob DATASET", "datasets/none/train.parquet"),
+        ({"spec": f"{SPEC}dataset: none\n"}, "dataset", FILE, "datasets/none/train.parquet"),
+        ({"model": "none"}, "model", "the knob MODEL", "common/models/none/config.json"),
+    ],
 )
-def test_a_dataset_that_is_missing(submit, shared, given, origin):
+def test_an_input_that_is_missing(submit, shared, given, what, origin, lacks):
     assert submit(**given).is_refusal(
-        f"dataset=none (from {origin}) is not usable, because {shared.datasets}/none/train.parquet is missing: "
-        "run 'make prepare', or name another dataset."
-    )
-
-
-def test_a_model_that_is_missing(submit, shared):
-    assert submit(model="none").is_refusal(
-        f"model=none (from the knob MODEL) is not usable, because {shared.models}/none/config.json is missing: "
-        "run 'make prepare', or name another model."
+        f"{what}=none (from {origin}) is not usable, because {shared.path}/{lacks} is missing: "
+        f"run 'make prepare', or name another {what}."
     )
 
 
