@@ -131,7 +131,7 @@ hosts::_need_seen() {
   local seen
   # shellcheck disable=SC2016  # expanded there
   seen=$(hosts::on "$1" '[ ! -e "$1" ] || echo seen' "$2") ||
-    cli::die 8 "The host of $(hosts::describe "$1") was lost while we looked at ${WORKDIR}/shared there: check the host, then run this again."
+    cli::die 8 "The host of $(hosts::describe "$1") was lost while we checked ${WORKDIR}/shared there: check the host, then run this again."
   [[ -n $seen ]] ||
     cli::die 1 "$(hosts::describe "$1") does not see at ${WORKDIR}/shared (WORKDIR) what was written there: mount the same directory on every host."
 }
