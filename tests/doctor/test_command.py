@@ -58,9 +58,10 @@ def test_probe_prints_the_facts_of_each_group_as_one_line(capsys):
     assert (found["seen"], found["x"]) == ([["VR-X-01", "ok", "head", "42"]], {"nodes": 2})
 
 
-def test_probe_that_fails_is_a_fact(capsys, monkeypatch):
-    monkeypatch.setattr(command.GROUPS["x"], "facts", lambda _plan: {}["ip"])
-    assert probed(capsys)["x"] == {"error": "KeyError: 'ip'"}
+def test_probe_that_fails_is_a_fact_and_what_it_saw_before_is_kept(capsys, monkeypatch):
+    monkeypatch.setattr(command.GROUPS["x"], "facts", lambda plan: plan.see("VR-X-01", "41") or {}["ip"])
+    found = probed(capsys)
+    assert (found["x"], found["seen"]) == ({"error": "KeyError: 'ip'"}, [["VR-X-01", "alarm", "head", "41"]])
 
 
 def test_judge_says_what_was_seen_what_it_means_and_the_cure(capsys):
