@@ -181,10 +181,8 @@ def without(names: Sequence[str]) -> int:
     up()
     if (said := suffer(TO_PREPARE, 600))["status"]:  # before there is a fault
         raise SystemExit(said["said"])
-    for name in names or [
-        "",
-        *(each for each in FAULTS if "job" not in old.get(each, {})),
-    ]:  # those are in reliability.json
+    # What has a job's record is in reliability.json.
+    for name in ["", *(names or (each for each in FAULTS if "job" not in old.get(each, {})))]:
         make("scripts/02_down.sh", FORCE="1")
         up()
         try:
