@@ -43,7 +43,10 @@ MEASURED_RUNS = 6  # of each side: fewer cannot show that B is slower, or needs 
 SESSION = 6  # pairs of a noisy session: fewer cannot show a difference
 SEEN = 60  # noisy pairs of each workload that were seen before the judge's last rule was made; those behind them are held out
 MOST_PAIRS = 99
-REPLAYED = 67  # from this noisy pair on, A's first run records its rollouts, and others train on them
+REPLAYED = 67  # from this noisy pair on, records have all metrics, A's first run of PPO and GRPO records its rollouts, and others train on them
+REPLAYS = 3  # runs of A that train on one recording
+SEEN_REPLAYED = {"grpo": 69, "ppo": 69}  # the last pairs that were seen when the rule for one pair with replay was made
+_LOST = {"grpo": 67}  # the pair whose rollouts were not kept: no further run can train on them
 # Mutations that are also judged in noise, in the order of their runs. They have no overrides, so the noisy runs of A are their A.
 IN_NOISE = (
     "advantage-sign",
@@ -66,13 +69,11 @@ CAUGHT = (Word.REGRESSED, Word.CHANGED)
 # Signals that the judge finds in what a run costs, and words of its sentence on them.
 MEASURED = {"speed": (speed.case, "a step takes"), "memory": (memory.case, "all processes")}
 WITHOUT_METRIC = ("crash", "stops", *MEASURED)  # signals that no metric shows
-# Of the many noisy runs only these are kept beside the decisive metrics: what the judge finds wrong on its face, what alone shows another
-# clip range, and the step's time.
+# Of the many noisy runs only these are kept beside the decisive metrics: what the judge finds wrong on its face, and the step's time.
 _KEPT_OF_NOISY = (
     "critic/advantages/max",
     "critic/advantages/min",
     "actor/pg_loss",
-    "actor/pg_clipfrac",
     "critic/grad_norm",
     "timing_s/step",
 )
@@ -141,6 +142,7 @@ class Mutation:
     signal: Mapping[str, Any] = field(default_factory=dict)
     is_rounding: bool = False
     noise: Path = NOISE
+    from_pair: int = 1  # the first noisy pair whose records have what shows it
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -209,7 +211,8 @@ def _mutation(name: str, said: Mapping[str, Any]) -> Mutation:
     signal = said.get("signal") or {key: True for key in WITHOUT_METRIC if said.get(key)}
     recipe = Recipe(said["workload"], tuple(said.get("overrides", ())), steps, bool(said.get("continues")), not MEASURED.keys().isdisjoint(signal))  # fmt: skip
     noise = {"rounding": ROUNDING}.get(said.get("noise", ""), NOISE)
-    return Mutation(name, said["title"], recipe, bool(said.get("harmless")), signal, bool(said.get("perturbed")), noise)
+    from_pair = REPLAYED if said.get("all_metrics") else 1
+    return Mutation(name, said["title"], recipe, bool(said.get("harmless")), signal, bool(said.get("perturbed")), noise, from_pair)  # fmt: skip
 
 
 def noisy_pair(workload: str, number: int, noise: Path = NOISE) -> tuple[Run, Run]:
@@ -223,28 +226,44 @@ def noisy_pair(workload: str, number: int, noise: Path = NOISE) -> tuple[Run, Ru
 Pair = tuple[tuple[Run, ...], Run]  # the runs of A with one seed, and that of B
 
 
-def replayed_pair(workload: str, number: int, mutation: Mutation | None = None) -> Pair:
-    """A noisy run of A that records its rollouts, A's repeat and B, which train on them. Without a mutation B is A."""
+def replays(workload: str, number: int) -> tuple[Run, ...]:
+    """The runs of A that train on the rollouts of a pair's first run."""
     first, _ = noisy_pair(workload, number)
-    repeat, b = (dataclasses.replace(first, name=f"replayed-{workload}-{number}-{run}") for run in (1, 2))
-    if mutation:
-        b = dataclasses.replace(b, name=f"replayed-{mutation.name}-{number}", patches=(NOISE, mutation.patch))
-    return (first, repeat), b
+    return tuple(
+        dataclasses.replace(first, name=f"replayed-{workload}-{number}-{run}") for run in range(1, REPLAYS + 1)
+    )
 
 
 def replayed_pairs(mutation: Mutation) -> list[Pair]:
-    """Its pairs with replay, as many as the judge may take; none of SFT, which samples nothing."""
-    numbers = range(REPLAYED, REPLAYED + LOOKS[-1]) if mutation.recipe.workload != "sft" else ()
-    return [replayed_pair(mutation.recipe.workload, number, mutation) for number in numbers]
+    """Its pairs with replay, as many as the judge may take: A's recording run and B's, with A's first replay for the first pair, as in a session.
+
+    None of SFT, which samples nothing."""
+    workload = mutation.recipe.workload
+    found: list[Pair] = []
+    for number in range(REPLAYED, MOST_PAIRS) if workload != "sft" else ():
+        (first, _), repeat = noisy_pair(workload, number), replays(workload, number)[0]
+        b = dataclasses.replace(first, name=f"replayed-{mutation.name}-{number}", patches=(NOISE, mutation.patch))
+        if number != _LOST.get(workload) or is_recorded(b):
+            found.append(((first,) if found else (first, repeat), b))
+    return found[: LOOKS[-1]]
+
+
+def replays_in_turn(workload: str, number: int) -> list[Pair]:
+    """A against A with replay: each replay that is recorded measures the noise with which the next one is judged; the first follows the last."""
+    first, _ = noisy_pair(workload, number)
+    recorded = [run for run in replays(workload, number) if is_recorded(run)]
+    if len(recorded) < 2:
+        return []
+    return [((first, repeat), b) for repeat, b in zip(recorded, recorded[1:] + recorded[:1], strict=True)]
 
 
 def noisy_pairs(mutation: Mutation) -> list[Pair]:
     """A pair for each seed, as many as the judge may take. A runs twice with the first one."""
     found: list[Pair] = []
-    for number in range(1, LOOKS[-1] + 1):
+    for number in range(mutation.from_pair, mutation.from_pair + LOOKS[-1]):
         a = noisy_pair(mutation.recipe.workload, number, mutation.noise)
         b = Run(f"noisy-{mutation.name}-{number}", a[0].recipe, (mutation.noise, mutation.patch), a[0].seed)
-        found.append((a if number == 1 else a[:1], b))
+        found.append((a[:1] if found else a, b))
     return found
 
 
@@ -273,8 +292,7 @@ def _of_noise(pairs: int, workloads: Sequence[str]) -> Iterator[Run]:
         for workload in workloads:
             yield from noisy_pair(workload, number)
             if number >= REPLAYED and workload != "sft":
-                (_, repeat), other = replayed_pair(workload, number)
-                yield from (repeat, other)
+                yield from replays(workload, number)
 
 
 def _order(mutation: Mutation) -> tuple[int, bool, int]:
@@ -437,10 +455,20 @@ def judged(mutation: Mutation) -> Verdict:
 
 
 def known() -> dict[str, dict[str, str]]:
-    """What is known to be open, by mutation with its reason: not_caught, and pending, which are not recorded; the same in noise."""
+    """What is known to be open, by mutation with its reason: not_caught, and pending, which are not recorded; the same in noise.
+
+    And not_caught_with_replay, and what replay hides."""
     said = yaml.safe_load((RECORDS / "open.yaml").read_text(encoding="utf-8"))
     return {
-        key: dict(said.get(key) or {}) for key in ("not_caught", "pending", "not_caught_in_noise", "pending_in_noise")
+        key: dict(said.get(key) or {})
+        for key in (
+            "not_caught",
+            "pending",
+            "not_caught_in_noise",
+            "pending_in_noise",
+            "not_caught_with_replay",
+            "hidden_by_replay",
+        )
     }
 
 
@@ -487,10 +515,11 @@ def noisy(workload: str) -> list[tuple[Recorded, Recorded]]:
     return [(load(a.name), load(b.name)) for a, b in pairs if is_recorded(a) and is_recorded(b)]
 
 
-def verdicts_on_replays(workload: str) -> list[Verdict]:
-    """A against A with replay, of each pair alone that is recorded."""
-    numbers = range(REPLAYED, MOST_PAIRS + 1)
-    return [verdict for number in numbers for verdict in looks([replayed_pair(workload, number)]).values()]
+def verdicts_on_replays(workload: str) -> dict[int, list[Verdict]]:
+    """A against A with replay: by the number of the seed, the verdict on each of its pairs alone."""
+    numbers = range(REPLAYED, MOST_PAIRS + 1) if workload != "sft" else ()
+    pairs = {number: replays_in_turn(workload, number) for number in numbers}
+    return {number: [looks([pair])[1] for pair in found] for number, found in pairs.items() if found}
 
 
 def verdicts_on_noise(workload: str) -> tuple[list[Verdict], list[Verdict]]:

@@ -461,15 +461,15 @@ def test_what_is_within_three_times_the_perturbed_run_is_the_same(tmp_path, metr
 
 
 def test_a_metric_that_is_0_without_the_perturbation_excuses_and_hides_no_other(tmp_path):
-    """It has no scale: `actor/pg_clipfrac_lower` is 0 in every run."""
+    """It has no scale: `training/epoch` is 0 in every run."""
 
     def perturb(step, data):
-        data["actor/pg_clipfrac_lower"] += 0.1
-        at("actor/loss", {3: 1e-4})(step, data)
+        data["training/epoch"] += 0.1
+        at("prompt_length/max", {3: 1e-4})(step, data)
 
     perturbed = changed(tmp_path, PPO[0], perturb, to="perturbed")
-    for size, word in ((1.5e-4, Word.SAME), (4e-4, Word.INCONCLUSIVE)):
-        b = changed(tmp_path, PPO[0], at("actor/entropy", {1: 1e-7, 2: 1e-5, 3: size}), to=str(size))
+    for size, word in ((1.5e-4, Word.SAME), (4e-4, Word.CHANGED)):
+        b = changed(tmp_path, PPO[0], at("prompt_length/mean", {1: 1e-7, 2: 1e-5, 3: size}), to=str(size))
         assert judge.case(recorded(tmp_path, *PPO), [b], perturbed=[perturbed]).word is word
 
 

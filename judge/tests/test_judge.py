@@ -147,7 +147,7 @@ def test_on_replayed_rollouts_only_the_first_mismatch_of_rollout_and_actor_is_wo
 )
 def test_on_replayed_rollouts_a_policy_loss_is_as_large_as_its_terms(tmp_path, share, word):
     """The loss is near 0: another order of the batch moves it by more than its own size, and a turned sign is no noise."""
-    a, [b] = replayed(tmp_path, 1.01)
+    a, [b] = replayed(tmp_path, 1.002)
     largest = max(metrics.scale_of("critic/advantages/max", a[0].series), 1e-9)
     ratios = "actor/ppo_kl"  # of the same stage: what the repeat does there is the noise
     a[1] = edit(a[1], ratios, lambda step, value: value + (3e-4 if step > 1 else 0.0))
@@ -165,7 +165,34 @@ def test_a_repeat_that_is_close_by_chance_is_no_reason_to_call_b_changed(tmp_pat
     assert (found.word, found.pairs_needed) == (Word.INCONCLUSIVE, 2)
     rounded = edit(b, entropy, lambda step, value: value * (1.008 if step > 1 else 1.0))
     assert judge.case(a, [rounded]).word is Word.INCONCLUSIVE
-    assert judge.case(a, [edit(b, entropy, lambda step, value: value * 1.1)]).word is Word.CHANGED
+
+
+@pytest.mark.parametrize(
+    ("metric", "since", "word"),
+    [
+        ("critic/advantages/max", 1, Word.CHANGED),  # no update came before it
+        ("critic/advantages/max", 2, Word.INCONCLUSIVE),
+        ("actor/entropy", 1, Word.INCONCLUSIVE),
+    ],
+)
+def test_what_follows_an_update_may_differ_as_much_as_updates_of_a_do(tmp_path, metric, since, word):
+    """Another order of the batch changes whole updates, so the repeat's advantages may be equal by chance."""
+    a, [b] = replayed(tmp_path, 1.05)
+    assert judge.case(a, [edit(b, metric, lambda step, value: value * (1.3 if step >= since else 1.0))]).word is word
+
+
+def test_on_replayed_rollouts_one_step_after_an_update_decides_nothing(tmp_path):
+    a, [b] = replayed(tmp_path, 1.002)
+    verdicts = [
+        judge.case(a, [edit(b, "critic/advantages/max", lambda step, value, until=until: value * (3.0 if 2 <= step <= until else 1.0))])
+        for until in (2, 3)
+    ]  # fmt: skip
+    assert [each.word for each in verdicts] == [Word.INCONCLUSIVE, Word.CHANGED]
+
+
+def test_a_noise_that_hides_a_tenth_of_a_metric_is_no_reason_to_call_b_the_same(tmp_path):
+    found = judge.case(*replayed(tmp_path, 1.3, 1.02))
+    assert (found.word, found.pairs_needed) == (Word.INCONCLUSIVE, 2)
 
 
 def kernels(rng, run, name, grows=1.0):

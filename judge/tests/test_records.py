@@ -90,10 +90,9 @@ def test_a_step_that_was_recorded_twice_is_a_problem(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "The record '{0}' is empty: the run ended before its first step, or is not a run."),
+        ("", "The record '{0}' has no complete step: the run ended before its first step, or is not a run."),
         ("step:1 - loss:2", "Line 1 of '{0}' is not JSON ('step:1 - loss:2'): give a metrics.jsonl of verl's file logger."),
         ('{"step": 1, "data": {}}\nno\n{"step": 2, "data": {}}', "Line 2 of '{0}' is not JSON ('no'): give a metrics.jsonl of verl's file logger."),
-        ('{"step": true, "data": {}}', "Line 1 of '{0}' is not {{\"step\": n, \"data\": {{...}}}} ('{{\"step\": true, \"data\": {{}}}}'): give a metrics.jsonl of verl's file logger."),
         ('{"step": 1, "data": {}}\n{"step": 2, "data": {"a": 99, "a": 1}}', "Line 2 of '{0}' has the key 'a' twice, and which value is right is not known: give the metrics.jsonl as verl's file logger wrote it."),
         ('{"step": 1, "step": 2, "data": {"a": 1}}', "Line 1 of '{0}' has the key 'step' twice, and which value is right is not known: give the metrics.jsonl as verl's file logger wrote it."),
     ],

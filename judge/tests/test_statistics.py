@@ -216,6 +216,7 @@ def test_worse_counts_more_than_changed_and_changed_more_than_improved(shift, wo
     assert verdict_of(5, 6, shift).word is word
 
 
+CLIPPED = "actor/pg_clipfrac"
 SCORE = "critic/score/mean"
 
 
@@ -289,6 +290,16 @@ def test_a_constant_metric_is_never_the_same(metric):
         f"{metric}, first update is {value} in every run of A, so it cannot show that B is the same: "
         "choose another decisive metric, or a case in which it varies"
     )
+
+
+@pytest.mark.parametrize(("share", "word"), [(0.0, Word.SAME), (0.03, Word.CHANGED)])
+def test_a_share_of_clipped_tokens_may_be_0_in_all_runs(share, word):
+    a, b = session(generator(2), 6)
+    a, b = (
+        [edit(run, CLIPPED, dict.fromkeys(run.steps, value)) for run in runs] for runs, value in ((a, 0.0), (b, share))
+    )
+    verdict = judge.case(a, b)
+    assert (verdict.word, share == 0 or verdict.first.metric == CLIPPED) == (word, True)
 
 
 def test_a_constant_metric_hides_no_regression_of_another():

@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -69,11 +70,6 @@ class Comparison:
     metrics: int
     steps: int
 
-    @property
-    def begins_as_rounding(self) -> bool:
-        """Smaller differences come in earlier steps than the first one that counts."""
-        return self.first is not None and self.differences[0].step < self.first.step
-
 
 def worst_first(found: Comparison) -> tuple[int, int]:
     """The order of comparisons: the one that differs most, and of those the one that differs first."""
@@ -90,16 +86,16 @@ class Noise:
     """What A does against A: `repeats` with one seed, and `perturbed` runs, whose last bits were changed.
 
     By metric. Which metric of a stage shows a perturbation first, and how its mean, max and min share it, is chance; so `stages` has
-    the largest difference of perturbed runs in each stage, relative to the scale of its metric. What differs by up to `factor` times as
-    much is noise.
+    the largest difference of perturbed runs in each stage, relative to the scale of its metric; under None that of all losses and
+    gradients. What differs by up to `factor` times as much is noise.
     """
 
     repeats: Mapping[str, Running] = field(default_factory=dict)
     perturbed: Mapping[str, Running] = field(default_factory=dict)
-    stages: Mapping[metrics.Stage, Running] = field(default_factory=dict)
+    stages: Mapping[metrics.Stage | None, Running] = field(default_factory=dict)
     factor: float = _NOISE_FACTOR
     rounding: float = ROUNDING
-    until: int = 0  # what A does up to this step may come earlier, too
+    until: int = 0  # what A does up to this step may come earlier, too, what follows an update is as far off as updates, and one step is chance
     any_order: bool = False  # the batches of these runs may have any order
 
 
@@ -151,7 +147,7 @@ def noise(groups: Iterable[Sequence[Run]], perturbed: Iterable[tuple[Run, Run]] 
     """The noise of A: the runs of each group repeat each other, and each perturbed run comes after its original."""
     of_repeats: dict[str, dict[int, float]] = {}
     of_perturbed: dict[str, dict[int, float]] = {}
-    of_stages: dict[metrics.Stage, dict[int, float]] = {}
+    of_stages: dict[metrics.Stage | None, dict[int, float]] = {}
     for one, other in itertools.chain.from_iterable(itertools.combinations(group, 2) for group in groups):
         for each in itertools.chain.from_iterable(differences(one, other)):
             _enlarge(of_repeats, each.metric, each.step, abs(each.a - each.b))
@@ -160,13 +156,16 @@ def noise(groups: Iterable[Sequence[Run]], perturbed: Iterable[tuple[Run, Run]] 
             _enlarge(of_perturbed, each.metric, each.step, abs(each.a - each.b))
             if math.isfinite(each.size):  # A's metric is 0 at every step, and has no scale
                 _enlarge(of_stages, metrics.stage_of(each.metric), each.step, each.size)
+                if metrics.is_of_update(each.metric):
+                    _enlarge(of_stages, None, each.step, each.size)
     return Noise(_running(of_repeats), _running(of_perturbed), _running(of_stages), any_order=any_order)
 
 
 def noise_of_repeats(groups: Sequence[Sequence[Run]]) -> tuple[Noise, Noise]:
     """The noise of an A that differs from itself on equal rollouts: what is surely no more than that, and what may be.
 
-    Few repeats do not measure the noise of each metric, so all metrics of a stage share it.
+    Few repeats do not measure the noise of each metric, so all metrics of a stage share it. Before a difference is surely more, it is also
+    beyond that of all updates, if it follows one: another order of the batch changes whole updates, and may spare a stage by chance.
     """
     known = noise(groups, [(group[0], other) for group in groups for other in group[1:]], any_order=True)
     until = max(groups[0][0].steps[:_CLEAR_STEPS], default=0)
@@ -197,9 +196,10 @@ def compare(a: Run, b: Run, known: Noise) -> Comparison:
     """B against A: identical, equal but for rounding, or different from a certain value on."""
     found: list[Difference] = []
     beyond: Difference | None = None
+    counting = _lasting(a, b, known) if known.until else a.series.keys()
     for at_step in differences(a, b, any_order=known.any_order):
         found += at_step
-        beyond = next((each for each in at_step if not _is_rounding(each, known)), None)
+        beyond = next((each for each in at_step if each.metric in counting and not _is_rounding(each, known)), None)
         if beyond:
             break
     if not found:
@@ -210,6 +210,18 @@ def compare(a: Run, b: Run, known: Noise) -> Comparison:
         outcome = Outcome.GROWS if _has_grown(beyond, found, known) else Outcome.DIFFERS
     first = beyond or (found[0] if found else None)
     return Comparison(outcome, first, tuple(found), len(compared(a, b)), len(set(a.steps) & set(b.steps)))
+
+
+def _lasting(a: Run, b: Run, known: Noise) -> set[str]:
+    """The metrics that differ before any update, or at two steps: another order of a batch that is split into updates may move one step far."""
+    every = itertools.chain.from_iterable(differences(a, b, any_order=known.any_order))
+    beyond = [each for each in every if not _is_rounding(each, known)]
+    steps = Counter(each.metric for each in beyond)
+    return {each.metric for each in beyond if steps[each.metric] > 1 or not _follows_update(each)}
+
+
+def _follows_update(each: Difference) -> bool:
+    return each.step > 1 or metrics.is_of_update(each.metric)
 
 
 def _is_rounding(each: Difference, known: Noise) -> bool:
@@ -240,7 +252,8 @@ def _is_perturbation(each: Difference, known: Noise) -> bool:
     """Do A's perturbed runs differ as much from A, up to this step?"""
     of_metric = _is_within(abs(each.a - each.b), each.step, known.perturbed.get(each.metric), known)
     of_stage = known.stages.get(metrics.stage_of(each.metric))
-    return of_metric or _is_within(each.size, each.step, of_stage, known)
+    of_updates = known.stages.get(None) if known.until and _follows_update(each) else None
+    return of_metric or any(_is_within(each.size, each.step, running, known) for running in (of_stage, of_updates))
 
 
 def _is_within(distance: float, step: int, running: Running | None, known: Noise) -> bool:

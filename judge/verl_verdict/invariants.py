@@ -19,7 +19,6 @@ LIMIT = 0.01  # of a metric's size. Measured in rehearsals of 0.9.1, which log S
 _OF_RANKS = "global_seqlen/"  # how many tokens each rank has
 _FURTHER = 3.0  # B may be that much further off than A
 _LEAST = 1e-6  # a smaller distance is what rounding leaves of 0
-_LEAST_SHARE = 0.01  # a share of clipped tokens counts few of them, and rounding moves some across the limit
 _MEANS = "the update depends on how its batch is split, packed or spread: something is divided by the wrong number, left out or counted twice"
 _HOW = "the first update of the runs of one code, value by value, for A and for B"
 
@@ -148,8 +147,7 @@ def _size(each: Difference | None) -> float:
 def _counts(each: Difference) -> bool:
     """More than rounding. The policy loss is near 0, where rounding is large beside it: up to 0.03 of it was measured."""
     is_near_0 = each.metric in ("actor/pg_loss", "actor/loss") and abs(each.a - each.b) <= POLICY_LOSS_BAND
-    least = _LEAST_SHARE if "clipfrac" in each.metric else _LEAST
-    return each.size > LIMIT and not abs(each.a - each.b) < least and not is_near_0
+    return each.size > LIMIT and not abs(each.a - each.b) < _LEAST and not is_near_0
 
 
 def _first(worst: _Off, found: Sequence[_Off], members: Sequence[Member]) -> diagnosis.Diagnosis:

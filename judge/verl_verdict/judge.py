@@ -359,9 +359,8 @@ def _exact(known: _Case) -> Verdict | None:
     """The verdict if A repeats itself, or nothing differs at all; None if statistics must decide."""
     outcomes = {found.outcome for _, found in known.compared}
     number = known.compared[0][1]
-    how = (
-        f"{number.metrics} metrics over {number.steps} steps of {counted(len(known.compared), 'pair')}, value by value"
-    )
+    pairs = counted(len(known.compared), "pair")
+    how = f"{number.metrics} metrics over {number.steps} steps of {pairs}, value by value"
     if outcomes == {Outcome.IDENTICAL}:
         return _agrees(known, Word.IDENTICAL, "B is bit-equal to A", how)
     if not known.is_exact:
@@ -374,14 +373,15 @@ def _exact(known: _Case) -> Verdict | None:
     if Outcome.GROWS not in outcomes and not (has_grown and known.other_tokens):
         reason = f"B differs from A only by rounding (at most {size:.1g} of a metric's size), as A does from itself"
         is_noise = size > exact.ROUNDING and known.is_measured
+        if is_noise and known.blind_from is not None:
+            return None
         if is_noise:
             reason = f"B differs from A on its rollouts by no more than noise (up to {size:.1g} of a metric's size), as A does from itself"
         elif has_grown:
             reason = f"B differs from A by no more than rounding grows to (up to {size:.1g} of a metric's size), as A with perturbed last bits shows"
         found = _agrees(known, Word.SAME, reason, how)
-        if (has_grown or is_noise) and known.blind_from is not None:
-            what = "A's repeat differs in" if is_noise else "perturbed last bits change"
-            note = f"from step {known.blind_from} on, {what} some of A's metrics by more than {exact.BLIND:.0%} of their size: a change that begins there is not seen"
+        if has_grown and known.blind_from is not None:
+            note = f"from step {known.blind_from} on, perturbed last bits change some of A's metrics by more than {exact.BLIND:.0%} of their size: a change that begins there is not seen"
             found = dataclasses.replace(found, notes=(*found.notes, note))
         return found
     if known.unexplained:
@@ -414,11 +414,8 @@ def _agrees(known: _Case, word: Word, reason: str, how: str) -> Verdict:
     else:
         must_be_equal = [TOKENS] if known.other_tokens else []
     if must_be_equal:
-        return known.says(
-            Word.CHANGED,
-            f"all metrics are {equal}, but the {' and the '.join(dict.fromkeys(must_be_equal))} are not",
-            how,
-        )
+        names = " and the ".join(dict.fromkeys(must_be_equal))
+        return known.says(Word.CHANGED, f"all metrics are {equal}, but the {names} are not", how)
     a = known.compared[0][0].a[0]
     names = {name for pair, _ in known.compared for name in exact.compared(a, pair.b[0])}
     why = None
@@ -459,7 +456,8 @@ def _differs(known: _Case, first: Diagnosis, how: str) -> Verdict:
         says = "on A's rollouts B differs from A by more than A's repeat does"
     reason = f"{says} from step {first.step} on ({first.metric}: {values})"
     changed = known.says(Word.CHANGED, reason, how, first)
-    is_rounding_first = all(each.begins_as_rounding for _, each in known.compared if each.outcome is Outcome.DIFFERS)
+    differing = [each for _, each in known.compared if each.outcome is Outcome.DIFFERS]
+    is_rounding_first = all((at := each.first) and each.differences[0].step < at.step for each in differing)
     return dataclasses.replace(changed, needs_perturbed=is_rounding_first and known.lacks_perturbed)
 
 

@@ -152,8 +152,6 @@ def unusable(run: Run) -> str | None:
         return f"'{run.name}' has no records of its processes' memory: a metrics.jsonl alone has none"
     if run.memory.lacking:
         return f"'{run.name}' has no record of the memory of {listed(run.memory.lacking, 1)}"
-    if not peak(run):
-        return f"'{run.name}' recorded a memory of 0"
     if ended := _not_ended(run):
         return ended
     if growth(run) is None:

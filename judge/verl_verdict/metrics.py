@@ -31,9 +31,9 @@ _ONLY_IN = (
 # What the V0 and the V1 trainer define in another way: V1 has no padding, so its longest possible length is the batch's own.
 _REDEFINED_BY_V1 = re.compile(r"/clip_ratio$")
 
-# Differences of probabilities or log-probabilities: rounding is relative to those, not to their small difference.
+# Differences of probabilities or log-probabilities: rounding is relative to those, not to their small difference. And shares of all tokens.
 _DIFFERENCES_OF_ONES = re.compile(
-    r"^(rollout_corr|training/rollout_)|/vf_explained_var$|/ppo_kl$|/kl_loss$|/reward_kl_penalty$"
+    r"^(rollout_corr|training/rollout_)|/vf_explained_var$|/ppo_kl$|/kl_loss$|/reward_kl_penalty$|_clipfrac"
 )
 _FAMILY = re.compile(r"^(.+)/(mean|max|min)$")
 _PARTS = ("mean", "max", "min", "std")
@@ -74,7 +74,8 @@ class Decisive:
 
     `good`: +1 if more is better, -1 if less is, 0 if neither: then a difference is *changed*. `floor`, `relative_floor`: what
     does not matter, absolute and as a share of A's mean. `path_free`: it hardly depends on the path that training took, so one
-    pair of deterministic runs can show that it is worse. `at_first`: its value at the first update decides, too.
+    pair of deterministic runs can show that it is worse. `at_first`: its value at the first update decides, too. `may_be_constant`: one
+    that is the same in all runs is no reason to doubt the case.
     """
 
     pattern: str
@@ -84,6 +85,7 @@ class Decisive:
     required: bool = False
     path_free: bool = False
     at_first: bool = True
+    may_be_constant: bool = False
 
     def matches(self, name: str) -> bool:
         """Does it speak of this metric? A pattern that ends in a slash speaks of all below it."""
@@ -111,6 +113,8 @@ DECISIVE: Mapping[str, tuple[Decisive, ...]] = {
         Decisive("critic/advantages/max", 0, relative_floor=0.1),
         Decisive("critic/advantages/min", 0, relative_floor=0.1),
         Decisive("critic/vf_loss", 0, relative_floor=0.1),
+        # 0 in each first update after sampling, and always where a batch has one update.
+        Decisive("actor/pg_clipfrac", 0, floor=0.01, at_first=False, may_be_constant=True),
     ),
     "grpo": (
         *_RL,

@@ -120,8 +120,6 @@ def read(path: Path) -> Run:
         raise CannotJudge(
             f"The record '{path}' cannot be read ({error}): give a metrics.jsonl of verl's file logger."
         ) from None
-    if not text.strip():
-        raise CannotJudge(f"The record '{path}' is empty: the run ended before its first step, or is not a run.")
     return parse([text], str(path), str(path))
 
 
@@ -173,9 +171,8 @@ def _rows(text: str, origin: str) -> tuple[list[tuple[int, Mapping[str, Any]]], 
         except (ValueError, RecursionError):
             if position == len(lines) - 1 and position > 0:
                 step = rows[-1][0]
-                return rows, [
-                    Problem(Kind.TRUNCATED, f"the record is cut off after step {step}, in line {number}", step)
-                ]
+                said = f"the record is cut off after step {step}, in line {number}"
+                return rows, [Problem(Kind.TRUNCATED, said, step)]
             raise CannotJudge(
                 f"Line {number} of '{origin}' is not JSON ({line[:40]!r}): give a metrics.jsonl of verl's file logger."
             ) from None
@@ -202,7 +199,6 @@ def _is_step(row: Any) -> bool:
     return (
         isinstance(row, dict)
         and isinstance(row.get("step"), int)
-        and not isinstance(row["step"], bool)
         and row["step"] >= 0
         and isinstance(row.get("data"), dict)
     )
@@ -217,7 +213,8 @@ def _add(series: dict[str, dict[int, float]], step: int, data: Mapping[str, Any]
             continue
         if value is None or (isinstance(value, int | float) and not abs(value) <= sys.float_info.max):
             values[step] = value if isinstance(value, float) else math.nan
-            yield Problem(Kind.NOT_FINITE, f"{name} is {_shown(value)} at step {step}", step, name)
+            shown = "NaN or infinite (null in the record)" if value is None else str(value)[:40]
+            yield Problem(Kind.NOT_FINITE, f"{name} is {shown} at step {step}", step, name)
         elif isinstance(value, bool) or not isinstance(value, int | float):
             values[step] = math.nan
             yield Problem(
@@ -225,10 +222,6 @@ def _add(series: dict[str, dict[int, float]], step: int, data: Mapping[str, Any]
             )
         else:
             values[step] = float(value)
-
-
-def _shown(value: float | None) -> str:
-    return "NaN or infinite (null in the record)" if value is None else str(value)[:40]
 
 
 def _gaps(steps: Sequence[int]) -> Iterable[Problem]:

@@ -154,7 +154,7 @@ def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
         if found_so := [row for row in rows if row.finding == word.value]:
             reason = f"{found_so[0].summary}: {diagnosis.a_and_b(found_so[0].a, found_so[0].b)}, beyond the margin of {found_so[0].margin:.4g} (p {found_so[0].p:.2g})"
             return dataclasses.replace(base, word=word, reason=reason, first=_first(case, every, look.pairs))
-    dead = [row for at, row in enumerate(rows) if np.ptp(a[:, at]) == 0]
+    dead = [row for at, row in enumerate(rows) if np.ptp(a[:, at]) == 0 and not found[at].decisive.may_be_constant]
     if dead:
         reason = f"{dead[0].summary} is {diagnosis.number(dead[0].a)} in every run of A, so it cannot show that B is the same: choose another decisive metric, or a case in which it varies"
         return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason)

@@ -57,8 +57,7 @@ def case(runs_a: Sequence[Run], runs_b: Sequence[Run], *, name: str = "speed", p
         reason = f"'{unusable[0]}' has no {STEP} after its first step: verl's SFT trainer records none, and a run needs two steps"
         return dataclasses.replace(base, reason=reason)
     pairs = cost.paired(runs_a, runs_b)
-    if pairs:
-        base = dataclasses.replace(base, notes=tuple(_notes(runs_a, runs_b)))
+    base = dataclasses.replace(base, notes=tuple(_notes(runs_a, runs_b)))
     step = _step(cost.FLOORS[profile or cost.profile_of([*runs_a, *runs_b])])
     return cost.judge(base, pairs, [step], f"medians of {STEP} without the warm-up")
 

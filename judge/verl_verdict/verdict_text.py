@@ -35,16 +35,13 @@ def _case(verdict: Verdict) -> Iterable[str]:
             yield _line("explains?", f"verl's config differs in {difference}")
     yield _line("how", verdict.decided)
     for row in verdict.rows:
-        yield _line(
-            "metric", f"{row.summary}: A {number(row.a)}, B {number(row.b)}, margin {number(row.margin)}, {row.finding}"
-        )
+        values = f"A {number(row.a)}, B {number(row.b)}, margin {number(row.margin)}"
+        yield _line("metric", f"{row.summary}: {values}, {row.finding}")
     for difference in verdict.differs:
         yield _line("differs", str(difference))
     if verdict.config:
-        yield _line(
-            "config",
-            f"{len(verdict.config)} keys of verl's resolved config differ: {listed([each.name for each in verdict.config], _SHOWN)}",
-        )
+        names = listed([each.name for each in verdict.config], _SHOWN)
+        yield _line("config", f"{len(verdict.config)} keys of verl's resolved config differ: {names}")
     if verdict.files:
         yield _line("code", f"{len(verdict.files)} of the loaded files differ: {listed(verdict.files, _SHOWN)}")
     for note in verdict.notes:

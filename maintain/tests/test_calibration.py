@@ -89,17 +89,20 @@ def test_noise_is_no_alarm(workload):
 
 
 def test_replay_is_no_alarm_and_shows_a_planted_regression():
-    found = [verdict for workload in calibration.WORKLOADS for verdict in calibration.verdicts_on_replays(workload)]
-    assert [each.reason for each in found if each.word in calibration.ALARMS] == []
-    replayed = [
-        seen for each in calibration.in_noise() if (seen := calibration.looks(calibration.replayed_pairs(each)))
-    ]
-    assert {*calibration.CAUGHT, Word.INCONCLUSIVE} >= {seen[1].word for seen in replayed}  # never the same
-    assert sum(seen[1].word in calibration.CAUGHT for seen in replayed) >= 2
+    for workload in ("grpo", "ppo"):
+        found = [each for verdicts in calibration.verdicts_on_replays(workload).values() for each in verdicts]
+        assert found
+        assert [each.reason for each in found if each.word in calibration.ALARMS] == []
+    replayed = {each.name: calibration.looks(calibration.replayed_pairs(each)) for each in calibration.in_noise()}
+    replayed = {name: [*seen.values()] for name, seen in replayed.items() if seen}
+    assert {*calibration.CAUGHT, Word.INCONCLUSIVE} >= {first.word for first, *_ in replayed.values()}  # never the same
+    assert sum(first.word in calibration.CAUGHT for first, *_ in replayed.values()) >= 5
+    passed = {name for name, (*_, last) in replayed.items() if last.word is Word.SAME}
+    assert passed == set(KNOWN["not_caught_with_replay"])
 
 
 def test_none_of_three_replayed_runs_of_a_is_changed_beside_the_other_two():
-    (first, repeat), other = calibration.replayed_pair("grpo", calibration.REPLAYED)
+    ((first, repeat), other), _ = calibration.replays_in_turn("grpo", calibration.REPLAYED)
     runs = [calibration._loaded(run, is_replay=True) for run in (first, repeat, other)]
     words = {judge.case(a, [b]).word for *a, b in itertools.permutations(runs)}
     assert words == {Word.SAME, Word.INCONCLUSIVE}
@@ -177,14 +180,11 @@ def test_runs_of_a_and_b_are_planned_in_turn(records):
 
 
 def test_the_last_noisy_pairs_are_recorded_and_replayed(records, tmp_path):
-    recording, plain, repeat, other = list(calibration.planned(calibration.REPLAYED, "grpo"))[-4:]
-    assert [run.name for run in (plain, repeat, other)] == [
-        "noise-grpo-67-2",
-        "replayed-grpo-67-1",
-        "replayed-grpo-67-2",
-    ]
+    recording, plain, repeat, *others = list(calibration.planned(calibration.REPLAYED, "grpo"))[-5:]
+    names = [f"replayed-grpo-67-{number}" for number in (1, 2, 3)]
+    assert [run.name for run in (plain, repeat, *others)] == ["noise-grpo-67-2", *names]
     assert "skip.rollout_tq.dump_dir={shared}/calibrate/noise-grpo-67-1" in recording.overrides
-    assert recording.overrides == repeat.overrides == other.overrides != plain.overrides
+    assert all(run.overrides == recording.overrides != plain.overrides for run in (repeat, *others))
     asked = {"said": {"overrides": [{"text": text, "origin": "OVERRIDES"} for text in repeat.overrides]}}
     done = job(tmp_path / "job", "grpo")
     (done / "config/asked.json").write_text(json.dumps(asked))
@@ -194,6 +194,10 @@ def test_the_last_noisy_pairs_are_recorded_and_replayed(records, tmp_path):
     (done / "logs/driver.log").write_text("".join(f"cached trajectories from step {step}\n" for step in range(1, 11)))
     calibration.record(repeat, done, {})
     assert "skip." not in calibration._record(repeat.name)["config/asked.json"]
+    assert calibration.replays_in_turn("grpo", calibration.REPLAYED) == []
+    calibration.record(others[0], done, {})
+    pairs = calibration.replays_in_turn("grpo", calibration.REPLAYED)
+    assert pairs == [((recording, repeat), others[0]), ((recording, others[0]), repeat)]
 
 
 def test_what_is_recorded_is_not_run_again(records, tmp_path):
