@@ -414,8 +414,8 @@ def _agrees(known: _Case, word: Word, reason: str, how: str) -> Verdict:
     else:
         must_be_equal = [TOKENS] if known.other_tokens else []
     if must_be_equal:
-        names = " and the ".join(dict.fromkeys(must_be_equal))
-        return known.says(Word.CHANGED, f"all metrics are {equal}, but the {names} are not", how)
+        unequal = " and the ".join(dict.fromkeys(must_be_equal))
+        return known.says(Word.CHANGED, f"all metrics are {equal}, but the {unequal} are not", how)
     a = known.compared[0][0].a[0]
     names = {name for pair, _ in known.compared for name in exact.compared(a, pair.b[0])}
     why = None
