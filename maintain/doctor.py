@@ -31,7 +31,7 @@ from verl_regress.doctor.checks import ALARM
 
 REPO = Path(__file__).resolve().parents[1]
 PAGE, RECORD = REPO / "docs/doctor.md", REPO / "maintain/doctor.json"
-HEALTHY, DEADLINE = 20, 150
+HEALTHY, DEADLINE, LONGEST = 20, 150, 250
 # Scripts, and their knobs.
 TO_START: Mapping[str, Mapping[str, str]] = {"12_install_py_deps": {}, "20_start_head": {}, "21_start_workers": {}}
 TO_PREPARE = {**TO_START, "30_prepare_data_and_model": {}, "31_snapshot_verl_code": {}}
@@ -231,8 +231,12 @@ def spoken(output: str, status: int, *, is_late: bool) -> str:
     if re.match(r"\d\d_\w+: exit ", text) and at > 0:  # it says only that the script has ended
         text = lines[at - 1]
     text, _, above = text.partition(": read the lines above")
-    text += f" ({lines[at - 1]})" if above else ""
-    return re.sub(r"\b(?:ppo|grpo|sft)-codeA-\w+-\w+", "the job", text).partition(": read 'make logs")[0]
+    if above:
+        errors = [line for line in lines[:at] if re.match(r"\w*(?:Error|Exception): ", line)]
+        text += f" ({(errors or lines[at - 1 : at])[-1]})"
+    text = re.sub(r"\b(?:ppo|grpo|sft)-codeA-\w+-\w+", "the job", text).partition(": read 'make logs")[0]
+    text = re.sub(r" [\^~]+(?=…)|\\x1b\[\d*m", "", text)  # a terminal's colours, and marks below a traceback's line
+    return text if len(text) < LONGEST else f"{text[:LONGEST]}…"
 
 
 def written(record: Record) -> str:
@@ -270,7 +274,8 @@ def recorded(record: Mapping[str, Any]) -> Iterable[str]:
     for one in faults:
         found = f"`{one['code']}`" if one["found"] else f"**not found** (`{one['code']}`)"
         also = f" (also {', '.join(one['others'])})" if one["others"] else ""
-        saw, without = f"{one['where']}: {one['seen']}" if one["found"] else "-", one.get("without")
+        saw = f"{one['where']}: {one['seen'].removeprefix('error ').strip()}" if one["found"] else "-"
+        without = one.get("without")
         of_job = " (a job, in [reliability.md](../maintain/reliability.md))" if without and without.get("job") else ""
         instead = (
             f"{without['seconds']:.0f} s: {without['said'].replace('<', '&lt;')}{of_job}" if without else "not measured"
