@@ -121,7 +121,7 @@ def _source(abouts: Sequence[Mapping[str, Any]]) -> str:
     last = max((str(each["recorded"]) for each in abouts), default="never")[:10]
     per_run = ", ".join(f"{workload} {statistics.median(took):.0f} s" for workload, took in sorted(_seconds().items()))
     return (
-        f"{len(abouts)} runs of {', '.join(verl)} on {len(image)} {'image' if len(image) == 1 else 'images'} of nodes (`{', '.join(each[:19] for each in image)}`), {hours:.1f} hours of 2 cores, the last one on {last}.\n"
+        f"{len(abouts)} runs of {', '.join(verl)} on {len(image)} {'image' if len(image) == 1 else 'images'} of nodes (`{', '.join(each[:19] for each in image)}`), {hours:.1f} hours in all, the last one on {last}.\n"
         f"The median of a run: {per_run}. Runs of pairs from {calibration.REPLAYED} on were made two at a time."
     )
 
@@ -154,7 +154,7 @@ def _rows_on_replays(workload: str) -> Iterable[Sequence[str]]:
         alarmed = {seed: not set(calibration.ALARMS).isdisjoint(words) for seed, words in by_seed.items()}
         yield _row_at_most(f"seeds with an alarm in any of their pairs with replay, {workload}", sum(alarmed.values()), len(alarmed))  # fmt: skip
         held_out = [is_alarm for seed, is_alarm in alarmed.items() if seed > calibration.SEEN_REPLAYED[workload]]
-        yield _row_at_most(f"of these, held out, {workload}", sum(held_out), len(held_out))
+        yield _row_at_most(f"of these seeds, those held out, {workload}", sum(held_out), len(held_out))
 
 
 def _rows_on_noise(
@@ -248,8 +248,8 @@ def _replay(in_noise: Sequence[tuple[Mutation, Mapping[int, Verdict]]]) -> Itera
     yield (
         "A's repeat and B train on the rollouts of A's first run (`REPLAY=1`), in the same noise. What differs only in what is sampled or\n"
         f"rewarded is not seen. For A against A, up to {calibration.REPLAYS} runs of A train on each recording: each measures the noise with which the next one is judged,\n"
-        "so the pairs of a seed share runs. Earlier rules called one of PPO's first two pairs changed, then one of its first eight; today's was made with the\n"
-        "seeds up to 69. The others are held out: they were judged when it was done. The noise is harder than that of a real replay: the\n"
+        "so the pairs of a seed share runs. Earlier rules called one of PPO's first two pairs changed, and then one of the next; today's was made with the\n"
+        "seeds of the pairs up to 69. The others are held out: they were judged when it was done. The noise is harder than that of a real replay: the\n"
         "patch shuffles each run's batches, and verl hands a recording on in one order."
     )
     yield _table(("mutation", "workload", "pairs needed in noise", "with replay", "first metric named, or the reason"), rows)  # fmt: skip

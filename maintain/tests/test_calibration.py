@@ -91,7 +91,7 @@ def test_noise_is_no_alarm(workload):
 def test_replay_is_no_alarm_and_shows_a_planted_regression():
     for workload in ("grpo", "ppo"):
         found = [each for verdicts in calibration.verdicts_on_replays(workload).values() for each in verdicts]
-        assert found
+        assert len(found) >= 20
         assert [each.reason for each in found if each.word in calibration.ALARMS] == []
     replayed = {each.name: calibration.looks(calibration.replayed_pairs(each)) for each in calibration.in_noise()}
     replayed = {name: [*seen.values()] for name, seen in replayed.items() if seen}
