@@ -40,7 +40,7 @@ cli::begin_with() {
 # and does not know. WORDS are separated by spaces: a literal word (--engine), or [FILE] for any argument that does not begin with a
 # dash. At most one argument is accepted, unless the last word is "...".
 cli::accept() {
-  local words=$1 argument
+  local words=$1 argument hint
   shift
   for argument in "$@"; do
     if [[ $argument == -h || $argument == --help ]]; then
@@ -50,8 +50,10 @@ cli::accept() {
   done
   cli::_check_make
   for argument in "$@"; do
-    cli::_is_accepted "$argument" "${words% ...}" || # the text after a = may be a secret
-      cli::die 2 "'$(cli::shown "${argument/=*/=…}")' is not an argument of ${0##*/}: see --help; knobs come before the command, as in 'WORKERS=3 scripts/${0##*/}'."
+    ! cli::_is_accepted "$argument" "${words% ...}" || continue
+    hint=''
+    [[ $argument != *=* ]] || hint=", and give knobs before the command, as in 'WORKERS=3 ...'"
+    cli::die 2 "'$(cli::shown "${argument/=*/=…}")' is not an argument of ${0##*/}: see --help${hint}." # what follows a = may be a secret
   done
   (($# <= 1)) || [[ $words == *' ...' ]] || cli::die 2 "${0##*/} takes one argument and got $#: see --help."
 }

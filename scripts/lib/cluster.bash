@@ -74,7 +74,7 @@ cluster::ensure_head() {
 # cluster::ensure_workers: starts all workers that are not in the cluster, all at once. If a worker has a Ray, waits until Ray says whether
 # it is ALIVE: a restart would end a job that it may be running.
 cluster::ensure_workers() {
-  local worker address dir alive='' starting=()
+  local worker address at dir alive='' starting=()
   address="$(node::address head):${GCS_PORT}"
   cli::temp_dir dir
   node::ask "$dir" "$(node::list_workers)" cluster::_running
@@ -82,7 +82,8 @@ cluster::ensure_workers() {
   ! grep -qr ' raylet ' "$dir" || alive=$(log::while 'waiting for Ray to list its nodes' -- \
     helper::run head nodes --log-dir "$(cluster::_log_dir)" --deadline "$CLUSTER_TIMEOUT")
   for worker in $(node::list_workers); do
-    if cluster::_has "$(<"${dir}/${worker}")" raylet && grep -qxF "${worker}=$(node::address "$worker")" <<<"$alive"; then
+    at=$(node::address "$worker") # not within `if`: that it cannot be asked must end this
+    if cluster::_has "$(<"${dir}/${worker}")" raylet && grep -qxF "${worker}=${at}" <<<"$alive"; then
       log::ok "${worker}: Ray is ALIVE in this cluster"
     else
       log::changed "${worker}: Ray starting"

@@ -3,18 +3,22 @@
 
 declare -ga KNOB_NAMES=()
 declare -gA KNOB_TYPE=() KNOB_DEFAULT=()
-# Knobs of earlier versions that something replaces.
+# Knobs of earlier versions, and what to do instead. Those that nothing replaces and whose name resembles no other are not here.
 declare -grA KNOB_GONE=(
   [ADOPT]='run make down in the checkout that has the cluster'
   [BATCH_ACCOUNT]='use BATCH_OPTIONS=--account=…'
   [BATCH_CPUS]='use BATCH_OPTIONS=--cpus-per-task=…'
   [BATCH_GPUS]='use BATCH_OPTIONS=--gpus-per-node=…'
   [BENCH_ROWS]='use make -C maintain bench ARGS=…'
+  [DEBUGGER_PORT]='the ports are 5678 and the next ones'
+  [GCS_TIMEOUT]='leave it out'
+  [IMAGE_PULL_TIMEOUT]='leave it out'
   [LEGACY]='use DEBUGGER=1'
   [METRIC]='the verdict on each commit decides (make logs takes METRICS=1)'
   [OPEN]='run the line that make tunnel prints'
   [RELEASES]='use make -C maintain releases ARGS=…'
   [STEP]='the verdict on each commit decides'
+  [STOP_TIMEOUT]='leave it out'
   [TUNNEL_PORT]='edit the line that make tunnel prints'
   [TUNNEL_VIA]='add -J HOST to the line that make tunnel prints'
 )

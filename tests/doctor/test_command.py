@@ -135,8 +135,8 @@ def test_shared_root_that_hangs_is_an_alarm(capsys, monkeypatch):
     answer = json.dumps(probed(capsys))
     hangs.set()
     found = records(capsys, [f"head\t{answer}"])
-    assert [(one["code"], one["seen"]) for one in found if one["status"] == "alarm"] == [
-        ("VR-ROOT-01", "no result in 0 s")
+    assert [(one["status"], one["seen"]) for one in found if one["code"] == "VR-ROOT-01"] == [
+        (ALARM, "no result in 0 s")
     ]
 
 

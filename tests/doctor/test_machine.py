@@ -42,6 +42,7 @@ def node(tmp_path, monkeypatch):
         rays=(),
         environ=(),
         says="",
+        smi="",
         **files,
     ):
         root = tmp_path / name
@@ -59,17 +60,21 @@ def node(tmp_path, monkeypatch):
                 (root / path).write_text(text)
         table = {pid: Process(1, 1, 0.0, environ, command) for pid, command, *environ in rays}
         statvfs = SimpleNamespace(f_blocks=room[0], f_frsize=1, f_bavail=room[1])
-        popen = SimpleNamespace(communicate=lambda timeout: (says, None), returncode=1 if says else 0)
+
+        def popen(words, **_):
+            said = smi if words[0] == "nvidia-smi" else says
+            return SimpleNamespace(communicate=lambda timeout: (said, None), returncode=1 if said else 0)
+
         with monkeypatch.context() as patch:
             patch.setattr(machine, "ROOT", root)
             patch.setattr(machine.os, "statvfs", lambda _path: statvfs)
             patch.setattr(machine.processes, "table", lambda: table)
-            patch.setattr(machine.subprocess, "Popen", lambda *_, **__: popen)
+            patch.setattr(machine.subprocess, "Popen", popen)
             for key, value in environ:
                 patch.setenv(key, value)
             knobs = {**KNOBS, "PROFILE": profile}
             plan = Plan(NODES, knobs, quick, node=name, trains=trains)
-            json.dumps(machine.facts(plan))
+            make.facts = json.loads(json.dumps(machine.facts(plan)))
         assert {seen.where for seen in plan.seen} <= {name}
         return [(seen.code, seen.seen) for seen in plan.seen if seen.status == ALARM]
 
@@ -102,6 +107,8 @@ FAULTS = {
     "a GPU is missing": ({"profile": "gpu", "dev__nvidia1": None}, "VR-MACH-11", "it has 1 (nvidia0), and 2 are its own"),
     "a GPU in the head": ({"name": "head", "dev__nvidia0": ""}, "VR-MACH-11", "it has 1 (nvidia0), and 0 are its own"),
     "driver": ({"profile": "gpu", "says": "Traceback:\nRuntimeError: the driver is too old"}, "VR-MACH-12", "RuntimeError: the driver is too old"),
+    "ECC": ({"profile": "gpu", "smi": "GPU-1, [N/A], Not Active, Not Active\nGPU-2, 3, Not Active, Not Active\n"}, "VR-MACH-13", "GPU-2: 3 uncorrected ECC errors"),
+    "heat": ({"profile": "gpu", "smi": "WARNING: infoROM is corrupted\nGPU-1, 0, Not Active, Active\n"}, "VR-MACH-13", "GPU-1 is slowed down by its hardware (heat or power)"),
 }  # fmt: skip
 
 
@@ -122,11 +129,17 @@ def test_gpu_is_not_tried_if_it_must_be_quick_or_a_job_trains(node, when):
     assert node(profile="gpu", says="CUDA out of memory", **{when: True}) == []
 
 
-def test_program_that_hangs_in_the_driver_is_an_alarm(monkeypatch):
-    monkeypatch.setattr(machine, "_TRIED_WITHIN", 0)
-    monkeypatch.setattr(machine, "_TRIAL", "import time; time.sleep(9)")
-    machine._try_gpus(plan := Plan(NODES, {}, node="worker-0"))
-    assert plan.seen == [("VR-MACH-12", ALARM, "worker-0", "no answer in 0 s")]
+def test_gpu_of_two_workers_is_found(node):
+    facts = {}
+    for name, second in (("worker-0", 2), ("worker-1", 3)):
+        node(name, "gpu", smi=f"GPU-1, 0, Not Active, Not Active\nGPU-{second}, 0, Not Active, Not Active\n")
+        facts[name] = node.facts
+    assert list(machine._judge_owners(facts, None)) == [("VR-MACH-15", ALARM, "worker-0, worker-1", "each has GPU-1")]
+
+
+def test_program_that_hangs_or_is_not_there_is_an_answer():
+    assert machine._asked(0, "sleep", "9") == (124, "no answer in 0 s")
+    assert machine._asked(9, "verl-regress-nothing") == (127, "it is not there")
 
 
 def test_machine_may_have_a_little_less_memory_than_it_is_sold_with(node):
@@ -141,7 +154,8 @@ def versions(**changes):
     """What is wrong where worker-1 differs so."""
     same = {"Python": "3.11.2", "ray": "2.60.0", "torch": "2.13.0"}
     facts = {"head": {"Python": "3.11.2", "ray": "2.60.0"}, "worker-0": same, "worker-1": {**same, **changes}}
-    return [(seen.code, seen.status, seen.seen) for seen in machine._judge_versions(facts, None)]
+    of_nodes = {name: {"versions": known} for name, known in facts.items()}
+    return [(seen.code, seen.status, seen.seen) for seen in machine._judge_versions(of_nodes, None)]
 
 
 ALL = "{0} on head, {0} on worker-0, {1} on worker-1"
@@ -170,6 +184,6 @@ def test_head_without_what_the_workers_have_is_no_fault():
 
 @pytest.mark.parametrize(("quick", "node"), [(True, "worker-0"), (False, "head"), (False, "worker-0")])
 def test_packages_are_listed_unless_it_must_be_quick(quick, node):
-    found = machine.facts(Plan(NODES, {**KNOBS, "PROFILE": "cpu"}, quick=quick, node=node))
+    found = machine.facts(Plan(NODES, {**KNOBS, "PROFILE": "cpu"}, quick=quick, node=node))["versions"]
     assert ("pytest" in found) is (not quick and node != "head")
     assert found["Python"].startswith("3.")

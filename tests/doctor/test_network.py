@@ -220,16 +220,32 @@ def test_workers_all_reduce_if_all_have_torch_and_are_reached(monkeypatch, retur
     nodes = {**NODES, "worker-1": "127.0.0.3"}
 
     def reduced(node, **more):
-        asyncio.run(network._see_peers(known := plan(node, nodes=nodes, **more), {}))
-        return known.seen
+        return asyncio.run(network._see_peers(plan(node, nodes=nodes, **more), {}))
 
     ready = {"worker-0"}
-    assert reduced("worker-1") == [("VR-NET-09", status, "worker-1", what)]
+    assert reduced("worker-1") == {"all-reduce": ("VR-NET-09", status, "worker-1", what)}
     assert calls[0][-4:] == ["1", "2", "127.0.0.2", "gloo"]
     compile(calls[0][-5], "sent", "exec")
-    assert reduced("head") == []
+    assert reduced("head") == {}
     why = "a job trains, or there are no two workers with torch that all reach each other"
-    assert reduced("worker-1", trains=True) == [("VR-NET-09", SKIPPED, "worker-1", why)]
+    assert reduced("worker-1", trains=True) == {"all-reduce": ("VR-NET-09", SKIPPED, "worker-1", why)}
     ready = set()
-    assert reduced("worker-1") == [("VR-NET-09", SKIPPED, "worker-1", why)]
+    assert reduced("worker-1") == {"all-reduce": ("VR-NET-09", SKIPPED, "worker-1", why)}
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize(("other", "status"), [(OK, ALARM), (ALARM, ALARM), (SKIPPED, SKIPPED)])
+def test_error_of_a_worker_is_no_alarm_where_another_was_not_ready(other, status):
+    rows = [("VR-NET-09", other, "worker-0", "said"), ("VR-NET-09", ALARM, "worker-1", "Connection reset by peer")]
+    facts = {row[2]: {"all-reduce": list(row)} for row in rows}
+    (judge,) = (check.judge for check in network.CHECKS if check.code == "VR-NET-09")
+    assert [row.status for row in judge({"head": {}, **facts}, plan("head"))] == [other, status]
+
+
+def test_connection_that_breaks_is_not_called_one_without_an_answer():
+    async def trips():
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            return await network._trips(*await asyncio.open_connection(*server.sockets[0].getsockname()))
+
+    assert asyncio.run(trips()) == (ALARM, "the connection broke")

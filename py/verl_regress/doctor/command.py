@@ -110,7 +110,7 @@ def _judge(plan: Plan, groups: Mapping[str, ModuleType], lines: Sequence[str], *
     return Exit.CHECK_FAILED if alarms else Exit.SUCCEEDED
 
 
-def _said(check: Check, facts: Mapping[str, Facts], rows: Iterable[Seen], plan: Plan) -> Iterator[Seen]:
+def _said(check: Check, facts: Mapping[str, Facts], rows: Sequence[Seen], plan: Plan) -> Iterator[Seen]:
     """What a check says of the nodes' facts, and of what their probes saw; of a node that is gone the others know nothing."""
     if check.code in plan.knobs["SKIP_DOCTOR"].replace(",", " ").split():
         yield Seen(check.code, SKIPPED, "all nodes", "SKIP_DOCTOR names it")
@@ -124,7 +124,7 @@ def _said(check: Check, facts: Mapping[str, Facts], rows: Iterable[Seen], plan: 
         yield Seen(check.code, status, ", ".join(pairs), what)
     if known and not where:
         yield Seen(check.code, OK, "all nodes", "nothing wrong")
-    for node in facts.keys() - known.keys():
+    for node in facts.keys() - known.keys() - {row.where for row in rows if row.status == ALARM}:
         yield Seen(check.code, SKIPPED, node, facts[node]["error"])
 
 

@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from typing import Any
 from verl_regress.base import processes
 from verl_regress.base.errors import last_line
 from verl_regress.cluster.packages import plain_name
-from verl_regress.doctor.checks import ALARM, SKIPPED, Check, Facts, Plan, Seen
+from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Facts, Plan, Seen
 
 _FEW = 5  # packages that are named
 ROOT = Path("/")  # tests have another one
@@ -22,7 +23,8 @@ ROOT = Path("/")  # tests have another one
 # and 2.7 GiB on a worker (docs/doctor.md). On GPUs: what Ray asks for, and MIN_MEMORY_GIB.
 _OPEN_FILES, _OPEN_FILES_ON_GPUS, _STACK = 512, 4096, 1024 * 1024
 _HEAD_GIB, _REHEARSAL_GIB, _TMP_GIB = 1.0, 3.0, 0.5
-_TRIED_WITHIN = 40  # seconds
+# The first is the GPU's id; each one after the errors says "Active" if the hardware slows the GPU down.
+_SMI = "uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_slowdown,clocks_throttle_reasons.hw_thermal_slowdown"
 _TRIAL = """
 import torch
 assert torch.backends.cudnn.is_available(), "there is no cuDNN"
@@ -32,20 +34,26 @@ for device in range(torch.cuda.device_count() or 1):
 
 
 def facts(plan: Plan) -> dict[str, Any]:
-    """Its versions, which the judge compares. It sees what is wrong with this node."""
+    """What the judge compares: its versions, and the ids of its GPUs. It sees what is wrong with this node."""
     ours = processes.of_cluster(plan.knobs["CLUSTER_NAME"])
     _see_limits(plan, ours)
     _see_space(plan)
     _see_processes(plan, ours)
     _see_devices(plan)
+    gpus = list[str]()
+    if plan.knobs["PROFILE"] == "gpu" and plan.node != "head" and not plan.quick:
+        gpus = _see_gpus(plan)
     if plan.knobs["PROFILE"] != "gpu" or plan.node == "head" or plan.trains or not find_spec("torch"):
         plan.see("VR-MACH-12", "it has no NVIDIA GPU or no torch, or a job trains", status=SKIPPED)
     elif not plan.quick:
-        _try_gpus(plan)
+        status, said = _asked(40, sys.executable, "-c", _TRIAL)
+        found = (last_line(said, f"exit status {status}"), "", ALARM) if status else ("each works", "", OK)
+        plan.see("VR-MACH-12", *found)
     versions = {"Python": platform.python_version(), "ray": "none"}
     # What the snapshot needs, each submission checks (store/mismatch.py).
     known = metadata.distributions(name="ray") if plan.quick or plan.node == "head" else metadata.distributions()
-    return versions | {plain_name(one.metadata["Name"]): one.version for one in known if one.metadata["Name"]}
+    versions |= {plain_name(one.metadata["Name"]): one.version for one in known if one.metadata["Name"]}
+    return {"versions": versions, "gpus": gpus}
 
 
 def _read(path: str) -> str:
@@ -122,23 +130,45 @@ def _see_devices(plan: Plan) -> None:
         plan.see("VR-MACH-11", f"it has {len(names)} ({', '.join(names)}), and {need} are its own")
 
 
-def _try_gpus(plan: Plan) -> None:
-    """Nobody waits for a program that hangs in the driver: it may not even be killed."""
-    ran = subprocess.Popen([sys.executable, "-c", _TRIAL], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def _see_gpus(plan: Plan) -> list[str]:
+    """What nvidia-smi says of this node's GPUs, where it is there. Returns their ids."""
+    _, said = _asked(5, "nvidia-smi", f"--query-gpu={_SMI}", "--format=csv,noheader")
+    rows = [line.split(", ") for line in said.splitlines() if line.startswith("GPU-")]
+    for uuid, errors, *slowed in rows:
+        if errors.isdecimal() and int(errors):
+            plan.see("VR-MACH-13", f"{uuid}: {errors} uncorrected ECC errors")
+        if "Active" in slowed:
+            plan.see("VR-MACH-13", f"{uuid} is slowed down by its hardware (heat or power)")
+    return [uuid for uuid, *_ in rows]
+
+
+def _asked(seconds: int, *words: str) -> tuple[int, str]:
+    """A program's exit status, and what it said. Nobody waits for one that hangs in the driver: it may not even be killed."""
     try:
-        said, _ = ran.communicate(timeout=_TRIED_WITHIN)
-        if ran.returncode:
-            plan.see("VR-MACH-12", last_line(said, f"exit status {ran.returncode}"))
+        ran = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        said, _ = ran.communicate(timeout=seconds)
+    except FileNotFoundError:
+        return 127, "it is not there"
     except subprocess.TimeoutExpired:
         ran.kill()
-        plan.see("VR-MACH-12", f"no answer in {_TRIED_WITHIN} s")
+        return 124, f"no answer in {seconds} s"
+    return ran.returncode, said
+
+
+def _judge_owners(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
+    owners = defaultdict(list)
+    for node, uuid in ((node, uuid) for node, found in facts.items() for uuid in found["gpus"]):
+        owners[uuid].append(node)
+    for uuid, nodes in owners.items():
+        if len(nodes) > 1:
+            yield Seen("VR-MACH-15", ALARM, ", ".join(nodes), f"each has {uuid}")
 
 
 def _judge_versions(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
     of_all, said = ("ray", "Python"), list[str]()  # the head has no other packages to compare
-    for name in [*of_all, *sorted({name for found in facts.values() for name in found} - {*of_all})]:
+    for name in [*of_all, *sorted({name for found in facts.values() for name in found["versions"]} - {*of_all})]:
         nodes = [node for node in facts if node != "head" or name in of_all]
-        versions = [facts[node].get(name, "none") for node in nodes]
+        versions = [facts[node]["versions"].get(name, "none") for node in nodes]
         if len({*versions}) > 1 or (name == "ray" and "none" in versions):
             said.append(
                 f"{name} " + ", ".join(f"{version} on {node}" for version, node in zip(versions, nodes, strict=True))
@@ -167,6 +197,10 @@ CHECKS = (
           "correct GPUS_PER_WORKER, GPU_IDS or WORKER_DEVICES, and run 'make down up'"),
     Check("VR-MACH-12", "use each GPU from torch, and cuDNN", "a job cannot train there",
           "install a newer driver on the host, or name an image for its CUDA with cuDNN in NODE_IMAGE", quick=False),
+    Check("VR-MACH-13", "GPUs without errors, at full speed", "a job fails or is slow there",
+          "leave it out with GPU_IDS, and have it cooled, reset or replaced", quick=False),
+    Check("VR-MACH-15", "each GPU belongs to one worker", "two workers share its memory and its time",
+          "correct GPU_IDS, or gpus= in HOSTS_FILE, and run 'make down up'", _judge_owners, quick=False),
     Check("VR-STACK-01", "compare Ray, Python and the workers' packages", "a node is refused, or a job fails or trains differently",
           "give all nodes one image ('make build down up', NODE_IMAGE), or one environment (path= in NODES_FILE, NODES_PATH)",
           _judge_versions),

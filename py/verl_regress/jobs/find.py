@@ -65,9 +65,7 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
     job = JobDir(root.jobs / name)
     # A submission never makes a link, which may lead anywhere.
     if ids.SUBMISSION_ID.fullmatch(name) is None or not job.path.is_dir() or job.path.is_symlink():
-        raise BadInput(
-            f"JOB={shown(asked, 40)} is not under {root.jobs}: name one that 'make jobs' lists, or submit one."
-        )
+        raise BadInput(f"JOB={shown(asked)} is not under {root.jobs}: name one that 'make jobs' lists, or submit one.")
     try:
         next(job.path.iterdir(), None)
     except OSError as error:

@@ -121,7 +121,8 @@ hosts::check() {
 hosts::need_shared_root() {
   local file dir
   cli::temp_dir dir
-  file=$(mktemp "${WORKDIR}/shared/.verl-regress-XXXXXX")
+  file=$(mktemp "${WORKDIR}/shared/.verl-regress-XXXXXX") ||
+    cli::die 1 "${WORKDIR}/shared cannot be written to (mktemp says why above): free some space there, or mount it writable."
   cli::on_exit rm -f -- "$file"
   node::ask_all "$dir" hosts::_need_seen "$file"
   log::ok "${WORKDIR}/shared is one directory on every host"

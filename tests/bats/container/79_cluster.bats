@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Bad input, of which nothing is created; the cluster: it belongs to its checkout, grows and shrinks, says what is down, is removed without touching what is not ours, and its jobs
-# can be read then. The last file that uses this cluster.
+# Bad input, of which nothing is created; the cluster: it belongs to its checkout, grows and shrinks, says what is down, is removed
+# without touching what is not ours, and its jobs can be read then. The last file that uses this cluster.
 
 setup_file() {
   load container_helper

@@ -125,6 +125,10 @@ STUB
   sandbox::lines WORKERS=2 <<<'cluster::ensure_workers'
   assert_error 8 'Ray does not answer.'
   refute_called ' start --node-name='
+  sed -i "s/\*' hostname -i') echo 10.0.0.1/*worker-0*' hostname -i') exit 8/; s/\(nodes --log-dir '\*) \).*/\1echo worker-0=10.0.0.1 ;;/" "${BOX}/bin/docker"
+  sandbox::lines WORKERS=1 <<<'cluster::ensure_workers'
+  assert_status 8
+  refute_called ' start --node-name='
 }
 
 @test "if Ray counts a worker's GPUs, it must find GPUS_PER_WORKER of them" {

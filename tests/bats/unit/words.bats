@@ -46,9 +46,9 @@ arrived() {
     assert_status 2
     [[ ${lines[0]} == "error   '${argument%%=*}${sentence}" ]] || fail "not: '${argument%%=*}${sentence}"
   done <<'CASES'
-70_gc.sh|--keep=1|=…' is not an argument of 70_gc.sh: see --help; knobs come before the command, as in 'WORKERS=3 scripts/70_gc.sh'.
-44_submit_sdk.sh|WANDB_API_KEY=secret|=…' is not an argument of 44_submit_sdk.sh: see --help; knobs come before the command, as in 'WORKERS=3 scripts/44_submit_sdk.sh'.
-dev/knob_table.sh|--wirte|' is not an argument of knob_table.sh: see --help; knobs come before the command, as in 'WORKERS=3 scripts/knob_table.sh'.
+70_gc.sh|--keep=1|=…' is not an argument of 70_gc.sh: see --help, and give knobs before the command, as in 'WORKERS=3 ...'.
+44_submit_sdk.sh|WANDB_API_KEY=secret|=…' is not an argument of 44_submit_sdk.sh: see --help, and give knobs before the command, as in 'WORKERS=3 ...'.
+dev/knob_table.sh|--wirte|' is not an argument of knob_table.sh: see --help.
 CASES
   sandbox::run scripts/44_submit_sdk.sh one.yaml two.yaml
   assert_error 2 '44_submit_sdk.sh takes one argument and got 2: see --help.'
