@@ -13,7 +13,7 @@ setup() { load rules_helper; }
       return 1
     }
     run env -i PATH="$PATH" HOME="$BATS_TEST_TMPDIR" NO_COLOR=1 WORKERS=0 "./${file}" --hlep </dev/null
-    [[ $status == 2 && $output == "error   '--hlep' is not an argument of ${file##*/}: see --help; "* ]] || {
+    [[ $status == 2 && $output == "error   '--hlep' is not an argument of ${file##*/}: see --help."* ]] || {
       printf '%s --hlep: exit %d, %s\n' "$file" "$status" "$output"
       return 1
     }
