@@ -25,6 +25,7 @@ if sys.argv[1] == "seldom":
     from verl_rehearsal import garbage
     garbage.collect_seldom()
 loaded = types.ModuleType("loaded")
+loaded.deprecated = type("Deprecated", (), {"__class__": property(lambda self: print("asked"))})()
 loaded.announced = Announced("loaded")
 sys.modules["loaded"] = loaded
 del loaded
