@@ -54,7 +54,9 @@ def write(directory: Path, seed: int) -> None:
 
     for split, asked in splits(seed).items():
         replies = [f"#### {row['reward_model']['ground_truth']}" for row in asked]
-        turns = [{"role": "assistant", "content": reply} for reply in replies]
-        dialogues = [{"messages": [*row["prompt"], turn]} for row, turn in zip(asked, turns, strict=True)]
+        dialogues = [
+            {"messages": [*row["prompt"], {"role": "assistant", "content": reply}]}
+            for row, reply in zip(asked, replies, strict=True)
+        ]
         for name, table in ((split, asked), (f"sft_{split}", dialogues)):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), directory / f"{name}.parquet")
