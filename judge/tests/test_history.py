@@ -372,7 +372,7 @@ class TestPage:
         drawn = [
             (at, number, trend) for at, group in enumerate(page.groups) for number, trend in enumerate(group.trends)
         ]
-        assert text.count("<svg") == len(drawn) == 8 + 10 + 4
+        assert text.count("<svg") == len(drawn) == 8 + 11 + 4
         for at, number, trend in drawn:
             name = f"trend-{at}-{number}"
             assert {f"{name}-line-0", f"{name}-line-1"} <= set(groups)

@@ -132,7 +132,7 @@ def test_the_policy_forbids_a_request_and_these_tests_would_see_message_and_requ
     ("name", "single"),
     [
         ("page", 2),  # sft's val/loss has one value of A and one of B
-        ("past", 10),  # of PPO, A ran once: all later sessions reused its run
+        ("past", 11),  # of PPO, A ran once: all later sessions reused its run
     ],
 )
 def test_every_curve_is_drawn_and_the_page_fits_its_window(request, measured, name, single, width):
