@@ -31,6 +31,33 @@ def to(values):
     return lambda step, data: data.update(values)
 
 
+def at(metric, sizes):
+    """Multiplies a metric by 1 and these sizes, by step."""
+
+    def change(step, data):
+        data[metric] *= 1 + sizes.get(step, 0.0)
+
+    return change
+
+
+def without(metric, steps=(1, 2, 3, 4)):
+    """Removes a metric from the lines of these steps."""
+    return lambda step, data: data.pop(metric) if step in steps else None
+
+
+def both(*changes):
+    def change(step, data):
+        for each in changes:
+            each(step, data)
+
+    return change
+
+
+ENTROPY = {1: 1e-7, 2: 2e-6, 3: 1e-4, 4: 0.005}
+LESS = {step: 0.9 * size for step, size in ENTROPY.items()}
+grows = at("actor/entropy", ENTROPY)
+
+
 def hashed(runs, *said, of=TOKENS):
     """The runs with these hashes."""
     return [dataclasses.replace(run, hashes={of: each}) for run, each in zip(runs, said, strict=True)]
@@ -42,8 +69,8 @@ def against(tmp_path, a, change, original=None):
 
 
 @pytest.mark.parametrize("names", [PPO, GRPO, SFT])
-def test_equal_records_are_identical(tmp_path, names):
-    verdict = against(tmp_path, names, lambda step, data: None)
+def test_equal_records_are_identical_whatever_their_times(tmp_path, names):
+    verdict = against(tmp_path, names, to({"timing_s/gen": 1000.0, "perf/throughput": 1e-3} if names is GRPO else {}))
     assert (verdict.word, verdict.reason, verdict.first) == (Word.IDENTICAL, "B is bit-equal to A", None)
 
 
@@ -173,16 +200,6 @@ def test_advantages_of_0_at_all_steps_show_nothing_and_in_b_alone_are_a_regressi
     )
 
 
-def opposite_loss(step, data):
-    data["actor/pg_loss"] *= -1
-    data["actor/loss"] *= -1
-
-
-def shifted_labels(step, data):
-    if "train/loss" in data:
-        data["train/loss"] += 0.3
-
-
 @pytest.mark.parametrize("size", [4.0, 1e5, 1.01])
 def test_a_metric_times_a_constant_while_all_else_is_equal_is_only_logged_otherwise(tmp_path, size):
     a = hashed(recorded(tmp_path, *SFT), "equal", "equal", of=WEIGHTS)
@@ -193,14 +210,6 @@ def test_a_metric_times_a_constant_while_all_else_is_equal_is_only_logged_otherw
         f"only what is logged changed, by one factor at every step: train/loss (times {size:.4g}); "
         "equal are the gradients, final weights and all else"
     )
-
-
-def both(*changes):
-    def change(step, data):
-        for each in changes:
-            each(step, data)
-
-    return change
 
 
 @pytest.mark.parametrize(
@@ -227,8 +236,12 @@ FROZEN = "B's actor never leaves its reference, so it does not train, or the ref
 @pytest.mark.parametrize(
     ("names", "plant", "reason"),
     [
-        (PPO, opposite_loss, OPPOSITE),
-        (SFT, shifted_labels, "train/loss, first update is worse: A 5.891, B 6.191"),
+        (PPO, both(by("actor/pg_loss", -1), by("actor/loss", -1)), OPPOSITE),
+        (
+            SFT,
+            both(by("train/loss", 1.05), by("train/grad_norm", 1.2)),
+            "train/loss, first update is worse: A 5.891, B 6.185",
+        ),
         (GRPO, to({"actor/grad_norm": 0.0}), "actor/grad_norm is 0 at every step of B: B does not train"),
         # Measured on two real ones: a frozen actor, and a reference whose log-probs come from the actor.
         (GRPO, to({"actor/kl_loss": 0.0}), f"actor/kl_loss is 0 at every step of B: {FROZEN}"),
@@ -311,21 +324,14 @@ def test_a_dropped_kl_loss_is_a_change(tmp_path):
     assert verdict.first.means.startswith("the loss of the same samples differs: a term, a coefficient, the clip range")
 
 
-def without_kl_coef_and_with_rounding(step, data):
-    del data["actor/kl_coef"]
-    data["rollout_corr/kl"] += 1e-8
-
-
-def without_kl_loss_at_step_3(step, data):
-    if step == 3:
-        del data["actor/kl_loss"]
+ROUNDED = at("rollout_corr/kl", {1: 1e-7})
 
 
 @pytest.mark.parametrize(
     ("plant", "reason"),
     [
-        (without_kl_coef_and_with_rounding, "equal but for rounding, but actor/kl_coef is not in B"),
-        (without_kl_loss_at_step_3, "bit-equal, but actor/kl_loss is not in B at step 3"),
+        (both(without("actor/kl_coef"), ROUNDED), "equal but for rounding, but actor/kl_coef is not in B"),
+        (without("actor/kl_loss", [3]), "bit-equal, but actor/kl_loss is not in B at step 3"),
         (to({"actor/new_loss": 1.0}), "bit-equal, but actor/new_loss is not in A"),
     ],
 )
@@ -336,27 +342,13 @@ def test_a_metric_that_only_one_side_has_is_never_the_same(tmp_path, plant, reas
 
 def test_one_value_of_one_step_is_found(tmp_path):
     """Megatron-LM #3097: 179 of 200 steps did not match, and the test passed."""
-
-    def plant(step, data):
-        if step == 4:
-            data["actor/lr"] *= 1.001
-
-    verdict = against(tmp_path, PPO, plant)
+    verdict = against(tmp_path, PPO, at("actor/lr", {4: 1e-3}))
     assert (verdict.word, str(verdict.first)) == (Word.CHANGED, "step 4, actor/lr: A 0.0001, B 0.0001001")
-
-
-def test_times_may_differ(tmp_path):
-    verdict = against(tmp_path, GRPO, lambda step, data: data.update({"timing_s/gen": 1000.0, "perf/throughput": 1e-3}))
-    assert verdict.word is Word.IDENTICAL
 
 
 def test_a_jump_after_rounding_is_a_change(tmp_path):
     """The first update differs by rounding, the second one by far more than rounding becomes in a step."""
-
-    def plant(step, data):
-        data["actor/loss"] *= 1 + {1: 1e-7, 2: 1e-3, 3: 1e-3, 4: 1e-3}[step]
-
-    verdict = against(tmp_path, PPO, plant)
+    verdict = against(tmp_path, PPO, at("actor/loss", {1: 1e-7, 2: 1e-3, 3: 1e-3, 4: 1e-3}))
     assert (verdict.word, verdict.first.step, verdict.first.metric) == (Word.CHANGED, 2, "actor/loss")
 
 
@@ -386,10 +378,6 @@ def test_other_tokens_are_a_change_unless_rounding_of_an_update_explains_them(tm
 # ---- rounding, and what is more than that
 
 
-def grows(step, data):
-    data["actor/entropy"] *= 1 + {1: 1e-7, 2: 2e-6, 3: 1e-4, 4: 0.005}[step]
-
-
 def test_rounding_that_grows_beyond_rounding_is_inconclusive(tmp_path):
     verdict = against(tmp_path, PPO, grows)
     assert verdict.word is Word.INCONCLUSIVE
@@ -399,19 +387,12 @@ def test_rounding_that_grows_beyond_rounding_is_inconclusive(tmp_path):
 
 
 def test_rounding_that_grows_excuses_no_missing_metric(tmp_path):
-    def plant(step, data):
-        grows(step, data)
-        del data["actor/pg_clipfrac_lower"]
-
-    verdict = against(tmp_path, PPO, plant)
+    verdict = against(tmp_path, PPO, both(grows, without("actor/pg_clipfrac_lower")))
     assert (verdict.word, verdict.reason) == (Word.CHANGED, "B differs from A, and actor/pg_clipfrac_lower is not in B")
 
 
 def test_a_run_of_a_that_lacks_a_metric_repeats_nothing(tmp_path):
-    def plant(step, data):
-        del data["actor/entropy"]
-
-    a = [*recorded(tmp_path, GRPO[0]), changed(tmp_path, GRPO[1], plant, to="a2")]
+    a = [*recorded(tmp_path, GRPO[0]), changed(tmp_path, GRPO[1], without("actor/entropy"), to="a2")]
     verdict = judge.case(a, [changed(tmp_path, GRPO[0], grows)])
     assert (verdict.word, verdict.deterministic) == (Word.INCONCLUSIVE, False)
 
@@ -424,19 +405,6 @@ def test_what_a_perturbed_run_of_a_does_is_noise(tmp_path):
         Word.SAME,
         "B differs from A by no more than rounding grows to (up to 0.004 of a metric's size), as A with perturbed last bits shows",
     )
-
-
-def at(metric, sizes):
-    """Multiplies a metric by 1 and these sizes, by step."""
-
-    def change(step, data):
-        data[metric] *= 1 + sizes.get(step, 0.0)
-
-    return change
-
-
-ENTROPY = {1: 1e-7, 2: 2e-6, 3: 1e-4, 4: 0.005}
-LESS = {step: 0.9 * size for step, size in ENTROPY.items()}
 
 
 @pytest.mark.parametrize(
@@ -462,11 +430,7 @@ def test_what_is_within_three_times_the_perturbed_run_is_the_same(tmp_path, metr
 
 def test_a_metric_that_is_0_without_the_perturbation_excuses_and_hides_no_other(tmp_path):
     """It has no scale: `training/epoch` is 0 in every run."""
-
-    def perturb(step, data):
-        data["training/epoch"] += 0.1
-        at("prompt_length/max", {3: 1e-4})(step, data)
-
+    perturb = both(to({"training/epoch": 0.1}), at("prompt_length/max", {3: 1e-4}))
     perturbed = changed(tmp_path, PPO[0], perturb, to="perturbed")
     for size, word in ((1.5e-4, Word.SAME), (4e-4, Word.CHANGED)):
         b = changed(tmp_path, PPO[0], at("prompt_length/mean", {1: 1e-7, 2: 1e-5, 3: size}), to=str(size))
@@ -536,11 +500,7 @@ def test_other_final_weights_of_a_perturbed_run_excuse_none_of_b(tmp_path):
 @pytest.mark.parametrize("begins_as_rounding", [True, False])
 def test_a_change_after_rounding_asks_for_a_perturbed_run_which_may_excuse_it(tmp_path, begins_as_rounding):
     """A gradient in bfloat16 that was equal may jump, because rounding reached it."""
-
-    def jumps(step, data):
-        at("actor/grad_norm", {3: 0.01})(step, data)
-        at("actor/entropy", {2: 1e-6 if begins_as_rounding else 0.0})(step, data)
-
+    jumps = both(at("actor/grad_norm", {3: 0.01}), at("actor/entropy", {2: 1e-6 if begins_as_rounding else 0.0}))
     a, b = recorded(tmp_path, *PPO), changed(tmp_path, PPO[0], jumps)
     verdict = judge.case(a, [b])
     assert (verdict.word, verdict.needs_perturbed) == (Word.CHANGED, begins_as_rounding)
@@ -574,19 +534,20 @@ def test_a_perturbed_run_of_another_seed_is_refused(tmp_path):
     assert str(refused.value) == said
 
 
-def test_one_run_of_a_does_not_tell_what_is_noise(tmp_path):
-    verdict = against(tmp_path, PPO[:1], by("actor/entropy", 1.1))
+def test_one_run_of_a_does_not_tell_what_is_noise_unless_the_caller_knows(tmp_path):
+    a, b = recorded(tmp_path, PPO[0]), [changed(tmp_path, PPO[0], by("actor/entropy", 1.1))]
+    verdict = judge.case(a, b)
     assert verdict.word is Word.INCONCLUSIVE
     assert verdict.reason.startswith("B differs from A (first at step 1, actor/entropy: A ")
     assert verdict.reason.endswith(
         "), and one run of A does not tell what is noise: run A once more with the same seed, or run 2 more pairs with other seeds"
     )
     assert verdict.pairs_needed == 2
-
-
-def test_the_caller_may_know_that_a_repeats_itself(tmp_path):
-    b = changed(tmp_path, PPO[0], by("actor/entropy", 1.1))
-    assert judge.case(recorded(tmp_path, PPO[0]), [b], deterministic=True).word is Word.CHANGED
+    assert judge.case(a, b, deterministic=True).word is Word.CHANGED
+    verdict = judge.case(a, b, perturbed=[changed(tmp_path, PPO[0], grows, to="perturbed")])
+    assert verdict.word is Word.INCONCLUSIVE
+    said = "the perturbed runs were not used, because no two runs of A show that one seed gives equal runs: run A twice with one seed"
+    assert said in verdict.notes
 
 
 def test_a_that_does_not_repeat_itself_needs_statistics(tmp_path):
@@ -615,15 +576,9 @@ def test_other_tokens_are_a_change_even_if_all_metrics_agree_but_for_rounding(tm
     b = recorded(tmp_path, "ppo-main-v1")
     assert judge.case(a, hashed(b, "1")).word is Word.SAME
     other = judge.case(a, hashed(b, "4"))
-    assert (other.word, other.reason) == (
-        Word.CHANGED,
-        "all metrics are equal but for rounding, but the sampled tokens are not",
-    )
-
-
-def test_tokens_that_differ_between_two_runs_of_a_say_nothing_about_b(tmp_path):
-    a, b = hashed(recorded(tmp_path, *PPO), "1", "2"), hashed(recorded(tmp_path, "ppo-main-v1"), "3")
-    assert judge.case(a, b).word is Word.SAME
+    said = "all metrics are equal but for rounding, but the sampled tokens are not"
+    assert (other.word, other.reason) == (Word.CHANGED, said)
+    assert judge.case(hashed(a, "1", "2"), hashed(b, "3")).word is Word.SAME  # A's own runs differ
 
 
 def test_the_hashes_of_every_pair_are_compared(tmp_path):
@@ -659,15 +614,6 @@ def test_equal_runs_that_do_not_train_show_nothing(tmp_path):
     assert verdict.reason == said
 
 
-def test_perturbed_runs_are_not_used_silently(tmp_path):
-    perturbed = changed(tmp_path, PPO[0], grows, to="perturbed")
-    b = changed(tmp_path, PPO[0], by("actor/entropy", 1.1))
-    verdict = judge.case(recorded(tmp_path, PPO[0]), [b], perturbed=[perturbed])
-    assert verdict.word is Word.INCONCLUSIVE
-    said = "the perturbed runs were not used, because no two runs of A show that one seed gives equal runs: run A twice with one seed"
-    assert said in verdict.notes
-
-
 def test_b_that_does_not_repeat_itself_is_noted(tmp_path):
     b = [changed(tmp_path, GRPO[0], to="b1"), changed(tmp_path, GRPO[0], grows, to="b2")]
     verdict = judge.case(recorded(tmp_path, *GRPO), b)
@@ -696,18 +642,10 @@ def test_an_ignored_metric_is_not_compared_and_the_verdict_says_so(tmp_path):
     assert "not compared, as asked: actor/entropy" in verdict.notes
 
 
-PPO_CHANGES = {
-    "training/rollout_probs_diff_mean": 20.0,  # worse, whatever path the training takes
-    "critic/grad_norm": 0.0,  # B does not train
-}
-
-
-@pytest.mark.parametrize("name", PPO_CHANGES)
-def test_a_metric_that_shows_a_regression_alone_does_not_if_it_is_ignored(tmp_path, name):
-    def change(step, data):
-        data[name] *= PPO_CHANGES[name]
-        data["actor/entropy"] *= 1.01
-
+# Worse, whatever path the training takes; and B does not train.
+@pytest.mark.parametrize(("name", "factor"), [("training/rollout_probs_diff_mean", 20.0), ("critic/grad_norm", 0.0)])
+def test_a_metric_that_shows_a_regression_alone_does_not_if_it_is_ignored(tmp_path, name, factor):
+    change = both(by(name, factor), by("actor/entropy", 1.01))
     a, b = recorded(tmp_path, *PPO), [changed(tmp_path, PPO[0], change)]
     assert judge.case(a, b).word is Word.REGRESSED
     verdict = judge.case(a, b, ignore=[name])
