@@ -204,16 +204,17 @@ BETTER, OTHER, WORSE = {"critic/score/mean": 0.3}, {"actor/entropy": 0.3}, {"tra
 
 
 @pytest.mark.parametrize(
-    ("shift", "word"),
+    ("shift", "constant", "word"),
     [
-        (BETTER, Word.IMPROVED),
-        (OTHER, Word.CHANGED),  # no side of it is the good one
-        (BETTER | OTHER, Word.CHANGED),
-        (BETTER | OTHER | WORSE, Word.REGRESSED),
+        (BETTER, (), Word.IMPROVED),
+        (OTHER, (), Word.CHANGED),  # no side of it is the good one
+        (BETTER | OTHER, (), Word.CHANGED),
+        (BETTER | OTHER | WORSE, (), Word.REGRESSED),
+        (WORSE, ("actor/entropy",), Word.REGRESSED),  # a constant one hides nothing
     ],
 )
-def test_worse_counts_more_than_changed_and_changed_more_than_improved(shift, word):
-    assert verdict_of(5, 6, shift).word is word
+def test_worse_counts_more_than_changed_and_changed_more_than_improved(shift, constant, word):
+    assert verdict_of(5, 6, shift, constant=constant).word is word
 
 
 CLIPPED = "actor/pg_clipfrac"
@@ -248,20 +249,14 @@ def test_a_drift_needs_the_same_steps_in_all_runs():
     ]
 
 
-def test_a_difference_needs_six_pairs():
-    verdict = verdict_of(2, 4, {"critic/score/mean": -0.3})
-    assert verdict.word is Word.INCONCLUSIVE
-    assert verdict.reason.startswith(
-        "after 4 pairs it is not known whether B differs from A in 3 of 18 values, such as critic/score/mean, first update"
-    )
-    assert verdict.reason.endswith(": run 2 more pairs")
-    assert verdict.pairs_needed == 2
-
-
-def test_a_fifth_pair_is_not_judged_but_counts_towards_the_sixth():
-    verdict = verdict_of(2, 5, {"critic/score/mean": -0.3})
-    assert (verdict.word, verdict.how, verdict.pairs_needed) == (Word.INCONCLUSIVE, "4 pairs of runs, by statistics", 1)
-    assert verdict.reason.endswith(": run 1 more pair")
+@pytest.mark.parametrize(("pairs", "needed", "more"), [(4, 2, "2 more pairs"), (5, 1, "1 more pair")])
+def test_a_difference_needs_six_pairs_and_a_fifth_one_is_not_judged(pairs, needed, more):
+    verdict = verdict_of(2, pairs, {SCORE: -0.3})
+    found = (verdict.word, verdict.how, verdict.pairs_needed)
+    assert found == (Word.INCONCLUSIVE, "4 pairs of runs, by statistics", needed)
+    said = "after 4 pairs it is not known whether B differs from A in 3 of 18 values, such as "
+    assert verdict.reason.startswith(said)
+    assert verdict.reason.endswith(f"/mean, first update: run {more}")
 
 
 @pytest.mark.parametrize("pairs", [1, 2])
@@ -281,11 +276,10 @@ def test_more_pairs_do_not_change_a_decision():
     assert verdict.notes[-1] == "decided at 6 pairs, as declared: the other 2 do not change it"
 
 
-@pytest.mark.parametrize("metric", ["critic/score/mean", "actor/entropy"])
-def test_a_constant_metric_is_never_the_same(metric):
+@pytest.mark.parametrize(("metric", "value"), [(SCORE, "0.5"), ("actor/entropy", "0.6")])
+def test_a_constant_metric_is_never_the_same(metric, value):
     verdict = verdict_of(1, 8, constant=(metric,))
     assert verdict.word is Word.INCONCLUSIVE
-    value = {"critic/score/mean": "0.5", "actor/entropy": "0.6"}[metric]
     assert verdict.reason == (
         f"{metric}, first update is {value} in every run of A, so it cannot show that B is the same: "
         "choose another decisive metric, or a case in which it varies"
@@ -302,39 +296,31 @@ def test_a_share_of_clipped_tokens_may_be_0_in_all_runs(share, word):
     assert (verdict.word, share == 0 or verdict.first.metric == CLIPPED) == (word, True)
 
 
-def test_a_constant_metric_hides_no_regression_of_another():
-    verdict = verdict_of(2, 6, {"critic/score/mean": -0.3}, constant=("actor/entropy",))
-    assert verdict.word is Word.REGRESSED
+def lacks(run, metric, steps=range(1, 13)):
+    values = {step: value for step, value in run.series[metric].items() if step not in steps}
+    rest = {name: each for name, each in run.series.items() if name != metric}
+    return dataclasses.replace(run, series=rest | ({metric: values} if values else {}))
+
+
+LACKS = "the decisive metrics are the same, but {} is not in B"
 
 
 @pytest.mark.parametrize(
-    ("metric", "word"), [("critic/score/mean", Word.INCONCLUSIVE), ("response_length/mean", Word.CHANGED)]
+    ("change", "word", "reason"),
+    [
+        (lambda run: lacks(run, SCORE), Word.INCONCLUSIVE, f"'b1' has no {SCORE}, which decides this case"),
+        (lambda run: lacks(run, "response_length/mean"), Word.CHANGED, LACKS.format("response_length/mean")),
+        (
+            lambda run: lacks(run, "actor/entropy", [4]) if run.name == "b6" else run,
+            Word.CHANGED,
+            f"{LACKS.format('actor/entropy')} at step 4",
+        ),
+    ],
 )
-def test_a_decisive_metric_that_b_lacks_is_never_the_same(metric, word):
+def test_a_decisive_metric_that_b_lacks_or_a_step_of_it_is_never_the_same(change, word, reason):
     a, b = session(generator(1), 8)
-    b = [
-        dataclasses.replace(run, series={name: values for name, values in run.series.items() if name != metric})
-        for run in b
-    ]
-    verdict = judge.case(a, b)
-    assert verdict.word is word
-    reasons = {
-        "critic/score/mean": "'b1' has no critic/score/mean, which decides this case",
-        "response_length/mean": "the decisive metrics are the same, but response_length/mean is not in B",
-    }
-    assert verdict.reason == reasons[metric]
-
-
-def test_a_step_that_one_run_of_b_lacks_is_never_the_same():
-    a, b = session(generator(1), 8)
-    series = {name: dict(values) for name, values in b[5].series.items()}
-    del series["actor/entropy"][4]
-    b[5] = dataclasses.replace(b[5], series=series)
-    verdict = judge.case(a, b)
-    assert (verdict.word, verdict.reason) == (
-        Word.CHANGED,
-        "the decisive metrics are the same, but actor/entropy is not in B at step 4",
-    )
+    verdict = judge.case(a, list(map(change, b)))
+    assert (verdict.word, verdict.reason) == (word, reason)
 
 
 def test_runs_are_paired_by_seed():
@@ -347,38 +333,31 @@ def test_runs_are_paired_by_seed():
     assert judge.case(*unknown).rows != in_order.rows
 
 
-def test_runs_without_a_partner_are_listed():
+def test_runs_without_a_partner_are_listed_and_no_common_seed_is_inconclusive():
     a, b = session(generator(1), 4)
     b[3] = dataclasses.replace(b[3], seed="9")
     verdict = judge.case(a, b)
     assert verdict.pairs == 3
     assert "without a partner of the same seed: a4, b4" in verdict.notes
+    verdict = judge.case(a[:3], b[3:])
+    said = "no run of B has the seed of a run of A: run B with the seeds of A"
+    assert (verdict.word, verdict.reason) == (Word.INCONCLUSIVE, said)
 
 
-def test_no_common_seed_is_inconclusive():
-    a, b = session(generator(1), 2)
-    verdict = judge.case(a, [dataclasses.replace(run, seed=f"9{run.seed}") for run in b])
-    assert (verdict.word, verdict.reason) == (
-        Word.INCONCLUSIVE,
-        "no run of B has the seed of a run of A: run B with the seeds of A",
-    )
-
-
+@pytest.mark.parametrize(
+    ("seed", "note"),
+    [
+        ("verl's default seeds", "the runs have 1 seed: the verdict is about no other"),
+        (None, "the records do not tell their seeds: the runs are paired in the given order"),
+    ],
+)
 @pytest.mark.parametrize(("shift", "word"), [(0.0, Word.SAME), (-0.3, Word.REGRESSED)])
-def test_runs_with_one_seed_that_do_not_repeat_each_other_are_pairs_too(shift, word):
+def test_runs_with_one_seed_or_that_do_not_tell_theirs_are_pairs_too(seed, note, shift, word):
     """A GPU job that was simply run eight times with A and with B."""
-    a, b = session(generator(1), 8, {"critic/score/mean": shift})
-    a, b = ([dataclasses.replace(run, seed="verl's default seeds") for run in side] for side in (a, b))
-    verdict = judge.case(a, b)
-    assert (verdict.word, verdict.deterministic) == (word, False)
-    assert "the runs have 1 seed: the verdict is about no other" in verdict.notes
-
-
-def test_runs_that_do_not_tell_their_seeds_are_paired_in_order():
-    a, b = ([dataclasses.replace(run, seed=None) for run in side] for side in session(generator(1), 8))
-    verdict = judge.case(a, b)
-    assert verdict.word is Word.SAME
-    assert "the records do not tell their seeds: the runs are paired in the given order" in verdict.notes
+    a, b = session(generator(1), 8, {SCORE: shift})
+    verdict = judge.case(*([dataclasses.replace(run, seed=seed) for run in side] for side in (a, b)))
+    assert (verdict.word, note in verdict.notes) == (word, True)
+    assert seed is None or verdict.deterministic is False
 
 
 def test_what_a_seed_moves_in_both_sides_hides_no_regression():
