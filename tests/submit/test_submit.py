@@ -79,8 +79,7 @@ def test_the_sdk_follows_the_address_that_it_is_given(submit, sdk):
     seen = {}
     sdk.on_submit = lambda **_: seen.update(os.environ)
     submit()
-    assert "RAY_ADDRESS" not in seen
-    assert "RAY_API_SERVER_ADDRESS" not in seen
+    assert not {"RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"} & seen.keys()
     assert seen["no_proxy"] == "*"
 
 
@@ -125,11 +124,8 @@ def test_the_command_line_sends_what_the_sdk_sends(submit, sdk, shared, ray_comm
     assert "elsewhere" not in (ray_command / "env").read_text()
     # config/ has the same line, without where it was sent from.
     line = shlex.split((shared.jobs / "me" / "config" / "submit_cmd.txt").read_text())
-    assert json.loads(line[line.index("--metadata-json") + 1]) == {
-        "code_id": "codeA",
-        "workload": "ppo",
-        "profile": "cpu",
-    }
+    kept = {"code_id": "codeA", "workload": "ppo", "profile": "cpu"}
+    assert json.loads(line[line.index("--metadata-json") + 1]) == kept
 
 
 @pytest.mark.parametrize(
@@ -161,17 +157,8 @@ def test_a_command_line_that_ray_refuses(submit, shared, ray_command, monkeypatc
 def test_config_has_the_request_and_the_resolved_plan(submit, shared, name, text, files):
     assert submit("SUBMISSION_ID=me", spec=text, spec_name=name).status == 0
     config = shared.jobs / "me" / "config"
-    common = {
-        "asked.json",
-        "ray_config.yaml",
-        "resolved.json",
-        "runtime_env.json",
-        "submit_cmd.txt",
-        "code.json",
-        "packages.json",
-        "verl_config.yaml",
-    }
-    assert {path.name for path in config.iterdir()} == common | files
+    common = "asked.json ray_config.yaml resolved.json runtime_env.json submit_cmd.txt code.json packages.json verl_config.yaml"
+    assert {path.name for path in config.iterdir()} == {*common.split()} | files
     if "job_spec.yaml" in files:
         assert (config / "job_spec.yaml").read_bytes() == text.encode()
     assert read(config / "job_spec.json") == {"workload": "ppo", "env_vars": {"A": "ü"}}
@@ -237,10 +224,8 @@ def test_a_dry_run_prints_all_that_a_submission_writes_and_creates_nothing(submi
     for text in (resolved, runtime_env, by_hook):
         assert text == json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     assert json.loads(by_hook) == {"B": "5 $", "C": "ü $"}
-    assert (
-        note
-        == f"# the same as a command in the head (it needs {shared.jobs}/me/config, which a dry run does not write)"
-    )
+    needs = f"it needs {shared.jobs}/me/config, which a dry run does not write"
+    assert note == f"# the same as a command in the head ({needs})"
 
     assert submit("SUBMISSION_ID=me", spec=spec).status == 0
     config = shared.jobs / "me" / "config"
@@ -271,16 +256,10 @@ def raises(error):
     return on_submit
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (
-            RuntimeError("Request failed with status code 500: Traceback:\n  File x\nValueError: no such thing\n."),
-            "ValueError: no such thing",
-        ),
-        (OSError(), "OSError"),
-    ],
-)
+FAILED = RuntimeError("Request failed with status code 500: Traceback:\n  File x\nValueError: no such thing\n.")
+
+
+@pytest.mark.parametrize(("error", "said"), [(FAILED, "ValueError: no such thing"), (OSError(), "OSError")])
 def test_if_ray_refuses_the_directory_is_marked_as_never_submitted(submit, sdk, shared, error, said):
     sdk.on_submit = raises(error)
     outcome = submit("SUBMISSION_ID=me")
@@ -292,10 +271,8 @@ def test_if_ray_refuses_the_directory_is_marked_as_never_submitted(submit, sdk, 
     assert (state["accepted"], state["error"]) == (False, f"Ray refused the job: {said}")
     assert {"submitted_from_container", "submitted_from_ip", "submitted_via"} < set(state)
     judgement = status_of(job, None)
-    assert (judgement.status, judgement.reason) == (
-        Status.NOT_SUBMITTED,
-        f"never submitted: Ray refused the job: {said}",
-    )
+    never = f"never submitted: Ray refused the job: {said}"
+    assert (judgement.status, judgement.reason) == (Status.NOT_SUBMITTED, never)
 
 
 def test_ray_goes_away_during_a_submission(submit, ray, sdk, shared):
@@ -332,35 +309,22 @@ def test_a_submitter_that_dies_before_it_reached_ray(submit, sdk, shared):
     assert status_of(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
 
 
-@pytest.fixture
-def closed_port():
-    """A port of this machine on which nothing listens."""
-    with socket.socket() as bound:  # bound but not listening: the port stays ours
-        bound.bind(("127.0.0.1", 0))
-        yield bound.getsockname()[1]
-
-
-@pytest.fixture
-def open_port():
-    """A port of this machine that accepts connections."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-def test_a_job_that_needs_a_worker_that_was_just_killed_is_refused(submit, sdk, ray, closed_port, open_port):
+def test_a_job_that_needs_a_worker_that_was_just_killed_is_refused(submit, sdk, ray):
     """Before: Ray called it ALIVE for half a minute, so the submission was accepted and the job waited."""
     worker = {"CPU": 1.0, "GPU": 4.0, "cpu": 4.0, "worker_node": 1.0}  # what the driver wants, and no more
-    ray.has_nodes(
-        {**node_row("head", "127.0.0.1"), "port": open_port},
-        {**node_row("worker-0", "127.0.0.1", **worker), "port": open_port, "node_id": "w0"},
-        {**node_row("worker-1", "127.0.0.1", **worker), "port": closed_port, "node_id": "w1"},
-    )
-    assert submit("OVERRIDES=+trainer.nnodes=2 +trainer.n_gpus_per_node=4").is_refusal(
-        "The job asks for 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have "
-        "4: ask for less, or bring up more with 'make up'."
-    )
-    assert sdk.submitted == []
-    assert submit("OVERRIDES=+trainer.nnodes=1 +trainer.n_gpus_per_node=4").status == 0  # worker-0 is enough for it
+    with socket.create_server(("127.0.0.1", 0)) as up, socket.socket() as gone:
+        gone.bind(("127.0.0.1", 0))  # bound but not listening: the port stays ours
+        ray.has_nodes(
+            {**node_row("head", "127.0.0.1"), "port": up.getsockname()[1]},
+            {**node_row("worker-0", "127.0.0.1", **worker), "port": up.getsockname()[1], "node_id": "w0"},
+            {**node_row("worker-1", "127.0.0.1", **worker), "port": gone.getsockname()[1], "node_id": "w1"},
+        )
+        assert submit("OVERRIDES=+trainer.nnodes=2 +trainer.n_gpus_per_node=4").is_refusal(
+            "The job asks for 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have "
+            "4: ask for less, or bring up more with 'make up'."
+        )
+        assert sdk.submitted == []
+        assert submit("OVERRIDES=+trainer.nnodes=1 +trainer.n_gpus_per_node=4").status == 0  # worker-0 is enough for it
 
 
 @pytest.mark.parametrize(
@@ -408,10 +372,7 @@ def test_a_shape_that_the_knobs_decide_is_refused_with_the_knobs(submit, ray, kn
 def test_the_plan_records_what_the_queue_needs_and_the_job_is_queued(submit, sdk, shared):
     sdk.on_submit = lambda **_: queued.extend(path.name for path in shared.queue("c").iterdir())
     queued = []
-    done = submit(
-        "SUBMISSION_ID=me", "MAX_RUNNING=3",
-        "OVERRIDES=+trainer.nnodes=2 +trainer.n_gpus_per_node=4",
-    )  # fmt: skip
+    done = submit("SUBMISSION_ID=me", "MAX_RUNNING=3", "OVERRIDES=+trainer.nnodes=2 +trainer.n_gpus_per_node=4")
     assert done.status == 0
     plan = read(shared.jobs / "me" / "config" / "resolved.json")
     assert plan["devices"] == {"resource": "cpu", "count": 8, "cluster_has": 8}
@@ -432,9 +393,9 @@ def test_a_ray_that_accepts_the_request_and_never_answers(submit, sdk, shared, m
     )
 
 
-def wants(shared, *requires, code_id="codeA", **others):
+def wants(shared, *requires, **others):
     """Make the snapshot declare these requirements."""
-    file = shared.snapshots / code_id / snapshot.RECORD_FILE
+    file = shared.snapshots / "codeA" / snapshot.RECORD_FILE
     write(file, json.dumps({**read(file), "requirements": {"requires": requires}, **others}))
 
 
@@ -456,28 +417,15 @@ def test_an_allowed_mismatch_is_submitted_with_a_warning_and_recorded(submit, sh
         f"warning {problem}: ALLOW_MISMATCH=1\nchanged submitted me (ppo, code codeA, profile cpu)\n"
     )
     resolved, kept = (read(shared.jobs / "me" / "config" / name) for name in ("resolved.json", "packages.json"))
-    assert resolved["packages"] == {
-        "mismatch": [problem],
-        "is_allowed": True,
-        "sha256": packages.sha256_of({"numpy": "2.4.6"}),
-    }
-    assert kept == {
-        **resolved["packages"],
-        "head": "head",
-        "lists": [
-            {
-                "nodes": ["head", "worker-0"],
-                "python": "3.11.7",
-                "sha256": packages.sha256_of({"numpy": "2.4.6"}),
-                "packages": {"numpy": "2.4.6"},
-            }
-        ],
-    }
+    has = {"numpy": "2.4.6"}
+    sha256 = packages.sha256_of(has)
+    assert resolved["packages"] == {"mismatch": [problem], "is_allowed": True, "sha256": sha256}
+    same = {"nodes": ["head", "worker-0"], "python": "3.11.7", "sha256": sha256, "packages": has}
+    assert kept == {**resolved["packages"], "head": "head", "lists": [same]}
 
 
 def test_a_snapshot_without_requirements_is_submitted_with_a_warning(submit, shared):
-    file = shared.snapshots / "codeA" / snapshot.RECORD_FILE
-    write(file, json.dumps({**read(file), "requirements": {"problem": "it has no setup.py"}}))
+    wants(shared, requirements={"problem": "it has no setup.py"})
     outcome = submit("SUBMISSION_ID=me")
     assert (outcome.status, outcome.err) == (
         0,
