@@ -31,6 +31,11 @@ get_runtime_context = lambda: types.SimpleNamespace(get_job_id=lambda: '02000000
 util = types.SimpleNamespace(get_node_ip_address=lambda: '10.0.0.3')
 class JobID: from_hex = str
 """
+STATE = """\
+class GlobalState:
+    _initialize_global_state = lambda *_: None
+    actor_table = lambda self, _, job: {} if job == '02000000' else 1 / 0
+"""
 HOOKS_OF_A_JOB = "identity,job_exceptions"
 HELPER = Path(launcher.__file__).parents[2]
 RUN = HELPER / "run.py"
@@ -44,7 +49,7 @@ class Launched:
         self.ray = tmp_path / "ray"
         write(self.ray / "ray" / "__init__.py", RAY)
         write(self.ray / "ray" / "_raylet.py", "class GcsClientOptions: create = lambda *_, **__: None\n")
-        self.knows_actors()
+        write(self.ray / "ray" / "_private" / "state.py", STATE)
         self.code_path = shared.snapshots / "codeA"
         self.job = JobDir(shared.jobs / "job")
         for directory in (self.job.config, self.job.driver_log.parent, self.job.debug, self.job.state):
@@ -53,7 +58,7 @@ class Launched:
         self.address = "http://127.0.0.1:1"  # nothing answers there
         self._listens = socket.create_server(("127.0.0.1", 0))
         self.gcs = f"127.0.0.1:{self._listens.getsockname()[1]}"
-        self.process, self.starts_by = None, [RUN]
+        self.process = None
         self.out, self.err = shared.path / "out", shared.path / "err"
 
     def start(self, trainer, code_id="codeA", file_bytes=resource.RLIM_INFINITY, before=lambda: None):
@@ -70,7 +75,7 @@ class Launched:
         before()
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, *self.starts_by, "launch", self.job.path],
+                [sys.executable, RUN, "launch", self.job.path],
                 env={
                     **os.environ,
                     "PYTHONPATH": ":".join(self.python_path),
@@ -84,19 +89,8 @@ class Launched:
             )
         return self
 
-    def knows_actors(self, *rows):
-        """The actors that this job's Ray lists, and from when on."""
-        write(
-            self.ray / "ray" / "_private" / "state.py",
-            "class GlobalState:\n    _initialize_global_state = lambda *_: None\n"
-            f"    actor_table = lambda self, _, job: {dict(enumerate(rows))!r} if job == '02000000' else 1 / 0\n",
-        )
-
     def await_line(self, line):
         self.wait_until(lambda: line.encode() in self.log.splitlines())
-
-    def await_bundle(self):
-        self.wait_until(lambda: self.bundles)
 
     def wait_until(self, condition):
         end = time.monotonic() + 30
@@ -115,9 +109,8 @@ class Launched:
     @property
     def bundles(self):
         """The phases of the complete debug bundles, in order of time."""
-        found = sorted(
-            self.job.debug.glob("[!.]*"), key=lambda path: json.loads((path / "bundle.json").read_text())["asked"]
-        )
+        found = self.job.debug.glob("[!.]*")
+        found = sorted(found, key=lambda path: json.loads((path / "bundle.json").read_text())["asked"])
         return [path.name.partition("-")[2] for path in found]
 
     @property
@@ -229,7 +222,7 @@ def test_sigterm_reaches_the_whole_group(launched):
         "time.sleep(30)\n"
     )
     launched.start(trainer).await_line("ready")
-    launched.await_bundle()
+    launched.wait_until(lambda: launched.bundles)
     launched.process.send_signal(signal.SIGTERM)
     status, out = launched.finish()
     assert (status, launched.ended) == (5, (5, "the trainer ended with exit status 5"))
@@ -354,9 +347,8 @@ def test_the_process_that_proves_is_the_one_that_trains(launched):
 
 def test_a_job_directory_without_a_plan(shared):
     (shared.jobs / "job").mkdir()
-    ended = subprocess.run(
-        [sys.executable, RUN, "launch", shared.jobs / "job"], capture_output=True, text=True, check=False
-    )
+    argv = [sys.executable, RUN, "launch", shared.jobs / "job"]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
         f"error   job was never submitted, because its submitter ended before {shared.jobs}/job/config/resolved.json was written: "
@@ -372,11 +364,8 @@ def test_a_process_that_loaded_something_else_fails_a_job_that_trained_well(laun
         "sys.modules['verl.other'] = util.module_from_spec(spec)\nprint('trained')\n"
     )
     status, out = launched.finish()
-    report = next(
-        report
-        for report in map(json.loads, (path.read_text() for path in launched.job.reports.iterdir()))
-        if "verl.other" in report["modules"]
-    )
+    reports = [json.loads(path.read_text()) for path in launched.job.reports.iterdir()]
+    report = next(report for report in reports if "verl.other" in report["modules"])
     reason = (
         f"identity: process {report['pid']} on {report['hostname']} ({report['command']}) loaded verl.other from {other}, "
         f"which is not under {launched.code_path}: see state/identity of the job."
