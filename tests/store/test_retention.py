@@ -21,6 +21,7 @@ HOUR, DAY = 3600, 24 * 3600
 DONE = {"ended": {"exit_code": 0, "reason": "the trainer ended"}, "started": {}}
 OWNER = {"user": "ann", "workdir": "/home/ann/verl", "id": "0123456789abcdef"}
 MINE = {"owner": OWNER, "cluster": "c"}
+SAVED = ["global_step_10", "latest_checkpointed_iteration.txt"]
 
 
 def age(directory, hours):
@@ -87,10 +88,7 @@ def gc(run, ray):
 
 
 def has_all(job):
-    return [path.name for path in sorted(job.checkpoints.iterdir())] == [
-        "global_step_10",
-        "latest_checkpointed_iteration.txt",
-    ]
+    return [path.name for path in sorted(job.checkpoints.iterdir())] == SAVED
 
 
 def has_none(job):
@@ -110,11 +108,9 @@ def test_the_newest_jobs_keep_their_checkpoints_and_older_ones_are_removed(gc, o
         gone = {"state", "checkpoints", *(name for name in before[job.path.name] if name.startswith("checkpoints/"))}
         unchanged = {name: state for name, state in before[job.path.name].items() if name not in gone}
         assert {name: state for name, state in left.items() if name not in gone} == unchanged
-        assert collected["checkpoints"] == ["global_step_10", "latest_checkpointed_iteration.txt"]
-    assert (
-        "        4 jobs with checkpoints: 2 to remove, 2 to keep\n          keep 2 (the newest, KEEP=2): job2, job3\n"
-        in said
-    )
+        assert collected["checkpoints"] == SAVED
+    assert "        4 jobs with checkpoints: 2 to remove, 2 to keep\n" in said
+    assert "          keep 2 (the newest, KEEP=2): job2, job3\n" in said
     assert "changed removed checkpoints of job5 (global_step_10, latest_checkpointed_iteration.txt): 0.1 MB\n" in said
     assert gc("--keep=2").endswith("skip    gc (nothing to remove)\n")
 
@@ -341,10 +337,8 @@ def test_the_session_of_another_user_is_theirs_to_give_up(gc, old, shared):
     old("own", 80)
     directory = session(shared, jobs=["own"])
     os.chown(directory, 4242, -1)
-    assert (
-        f"keep 1 (the session s1 is not over: ask user 4242 to continue it with 'make verify SESSION=s1', or give it up with 'rm -r {directory}'): own"
-        in (gc("--keep=0"))
-    )
+    cure = f"ask user 4242 to continue it with 'make verify SESSION=s1', or give it up with 'rm -r {directory}'"
+    assert f"keep 1 (the session s1 is not over: {cure}): own" in gc("--keep=0")
 
 
 def test_a_job_that_cannot_be_read_is_named_and_keeps_every_snapshot(gc, old, snapshots):
@@ -378,7 +372,7 @@ def test_on_a_full_disk_checkpoints_are_removed_before_that_is_recorded(gc, old,
 
     monkeypatch.setattr(JobDir, "write_state", fails_while_it_is_full)
     gc("--keep=0")
-    assert job.read_state("collected")["checkpoints"] == ["global_step_10", "latest_checkpointed_iteration.txt"]
+    assert job.read_state("collected")["checkpoints"] == SAVED
 
 
 def test_a_submission_waits_until_gc_has_ended_and_says_so(gc, old, shared, monkeypatch, capsys):
