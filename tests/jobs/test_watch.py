@@ -103,12 +103,7 @@ def test_a_job_that_succeeds_has_a_line_a_step_and_its_facts_at_the_end(follow, 
     ended, lines = follow(
         ["PENDING", "RUNNING", "RUNNING", "RUNNING", "SUCCEEDED"],
         job,
-        then={
-            1: started,
-            2: step(1, **{"critic/score/mean": 0.25}),
-            3: step(2, **{"critic/score/mean": 0.5}),
-            4: ends(0),
-        },
+        {1: started, 2: step(1, **{"critic/score/mean": 0.25}), 3: step(2, **{"critic/score/mean": 0.5}), 4: ends(0)},
     )
     assert ended is Exit.SUCCEEDED
     assert lines == [
@@ -177,9 +172,11 @@ def last(sentence):
         ),
     ],
 )
-def test_a_job_that_ends_otherwise(follow, script, then, ended, sentence):
-    found, lines = follow(script, then=then)
+def test_a_job_that_ends_otherwise_and_rays_answer_is_recorded(follow, make_job, script, then, ended, sentence):
+    job = make_job()
+    found, lines = follow(script, job, then)
     assert (found, lines[-1]) == (ended, last(sentence))
+    assert job.read_state("observed")["status"] == (script[-1] or "RUNNING")
     assert follow.clock.now == len(script) - 1
 
 
@@ -286,18 +283,11 @@ def test_a_job_that_was_never_submitted(follow, make_job):
     assert lines[-1] == last("job NOT_SUBMITTED (never submitted: Ray refused the job: no): read 'make logs JOB=job'.")
 
 
-def test_rays_answers_while_waiting_are_recorded(follow, make_job):
-    job = make_job()
-    follow(["RUNNING", "STOPPED"], job)
-    assert job.read_state("observed")["status"] == "STOPPED"
-
-
 @pytest.mark.parametrize(("words", "said"), [([], ""), (["--attached"], "job job\n")])
 def test_wait_follows_a_job_by_its_name(run, make_job, ray, monkeypatch, words, said):
     monkeypatch.setattr(watch, "leave_with_the_listener", lambda busy: None)
     job = make_job()
-    plan = json.loads((job.config / "resolved.json").read_text()) | {"address": ray.address}
-    (job.config / "resolved.json").write_text(json.dumps(plan))
+    plans(job, address=ray.address)
     ray.knows({"submission_id": "job", "status": "STOPPED", "message": "by hand"})
     outcome = run("wait", "latest", "--deadlines=1,2,2,3", *words)
     assert (outcome.status, outcome.out) == (4, f"{said}4\n")
@@ -324,15 +314,14 @@ def test_a_submitter_that_died_is_not_waited_for(follow, make_job):
     assert (ended, follow.clock.now) == (Exit.BAD_INPUT, 1)
 
 
-def asked_for_logger(job, logger):
+def plans(job, **more):
     plan = json.loads((job.config / "resolved.json").read_text())
-    plan["overrides"] = [{"text": logger, "origin": "OVERRIDES"}]
-    (job.config / "resolved.json").write_text(json.dumps(plan))
+    (job.config / "resolved.json").write_text(json.dumps(plan | more))
 
 
 def test_a_job_whose_logger_writes_no_steps_is_judged_by_its_log(follow, make_job):
     job = make_job()
-    asked_for_logger(job, "++trainer.logger=[wandb]")
+    plans(job, overrides=[{"text": "++trainer.logger=[wandb]", "origin": "OVERRIDES"}])
     grows = {second: lambda job: job.driver_log.open("a").write("a line\n") for second in range(5, 60, 15)}
     ended, lines = follow(["RUNNING"], job, then=grows)
     assert (ended, follow.clock.now) == (Exit.STALLED, 50 + DEADLINES.stall + 1)
@@ -393,16 +382,8 @@ def test_a_job_that_waits_in_a_breakpoint_is_reported_once_and_never_stalled(fol
     job, where = make_job(), {"now": None}
     monkeypatch.setattr("verl_regress.jobs.status._breakpoint_of", lambda _job: where["now"])
     waits = "waits in a breakpoint (user/code/reward.py:12)"
-    ended, lines = follow(
-        ["RUNNING"] * 60 + ["SUCCEEDED"],
-        job,
-        then={
-            1: started,
-            2: lambda _job: where.update(now=waits),
-            50: lambda _job: where.update(now=None),
-            60: ends(0),
-        },
-    )
+    then = {1: started, 2: lambda _job: where.update(now=waits), 50: lambda _job: where.update(now=None), 60: ends(0)}
+    ended, lines = follow(["RUNNING"] * 60 + ["SUCCEEDED"], job, then)
     assert ended is Exit.SUCCEEDED  # the limit for a stall is 20 s
     assert lines[:3] == [
         "job is RUNNING",
@@ -415,34 +396,23 @@ def test_a_job_that_waits_in_a_breakpoint_is_reported_once_and_never_stalled(fol
 
 
 @pytest.mark.parametrize(
-    ("step", "total", "words"),
+    ("state", "status", "step", "total", "words"),
     [
-        (None, 2, "training"),
-        (0, None, "starting the trainer, or in its first step"),
-        (0, 2, "starting the trainer, or in its first step"),
-        (1, None, "working on step 2"),
-        (2, 2, "finishing after the last step"),
+        ({}, Status.SUBMITTING, 0, None, "submitting it to Ray"),
+        ({}, Status.PENDING, 0, None, "waiting for Ray to start its launcher"),
+        ({}, Status.QUEUED, 0, None, "waiting in the queue"),
+        ({}, Status.UNKNOWN, 0, None, "waiting for Ray to answer"),
+        ({}, Status.RUNNING, 0, None, "starting its launcher"),
+        ({}, Status.SUCCEEDED, 0, None, None),
+        ({"started": {}}, Status.RUNNING, None, 2, "training"),
+        ({"started": {}}, Status.RUNNING, 0, None, "starting the trainer, or in its first step"),
+        ({"started": {}}, Status.RUNNING, 0, 2, "starting the trainer, or in its first step"),
+        ({"started": {}}, Status.RUNNING, 1, None, "working on step 2"),
+        ({"started": {}}, Status.RUNNING, 2, 2, "finishing after the last step"),
     ],
 )
-def test_the_trainers_work(make_job, step, total, words):
-    job = make_job()
-    job.write_state("started", {})
-    assert watch.doing(job, Status.RUNNING, step, total) == words
-
-
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (Status.SUBMITTING, "submitting it to Ray"),
-        (Status.PENDING, "waiting for Ray to start its launcher"),
-        (Status.QUEUED, "waiting in the queue"),
-        (Status.UNKNOWN, "waiting for Ray to answer"),
-        (Status.RUNNING, "starting its launcher"),
-        (Status.SUCCEEDED, None),
-    ],
-)
-def test_before_it_trains(make_job, status, words):
-    assert watch.doing(make_job(), status, 0, None) == words
+def test_what_a_job_is_doing(make_job, state, status, step, total, words):
+    assert watch.doing(make_job(**state), status, step, total) == words
 
 
 def test_the_launchers_own_work(make_job):
