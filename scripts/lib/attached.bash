@@ -37,15 +37,13 @@ attached::_beat() {
 # attached::await_head DOING RUNS COMMAND: after a subcommand that did not say how it ended: waits for the head if the connection to it was
 # lost; else ends the script with the subcommand's status.
 attached::await_head() {
-  attached::_is_cut || exit "$ATTACHED_STATUS"
+  # Unless it was killed, or the connection was lost, it ended by itself.
+  ((ATTACHED_STATUS == 8 || ATTACHED_STATUS >= 125)) || ! node::is_alive head || exit "$ATTACHED_STATUS"
   ((SECONDS - ATTACHED_BEGAN < 10)) || ATTACHED_CUT=$SECONDS
   log::info "lost the connection to the head; $1 when the head is back"
   { log::while 'waiting for the head' -- wait::until "$UNREACHABLE_TIMEOUT" - attached::_is_head_back && ((SECONDS - ATTACHED_CUT <= UNREACHABLE_TIMEOUT)); } ||
     cli::die 8 "The head has not been there for ${UNREACHABLE_TIMEOUT} s (UNREACHABLE_TIMEOUT): $2 may run on; bring the cluster up with 'make up', then '$3'."
 }
-
-# attached::_is_cut: the command in the head did not end by itself: it was killed, or the connection was lost.
-attached::_is_cut() { ((ATTACHED_STATUS == 8 || ATTACHED_STATUS >= 125)) || ! node::is_alive head; }
 
 # A container that is starting counts as running but takes no command yet.
 attached::_is_head_back() { node::is_alive head && (node::exec head true) >/dev/null 2>&1; }

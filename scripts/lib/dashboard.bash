@@ -30,8 +30,7 @@ dashboard::tell() { log::ok "dashboard: $(nodes::dashboard_address), token in $(
 # dashboard::show: the address, the token's file and how to log in, on stdout. With a token Ray 2.60 shows every visitor a field for
 # it, and then sets a cookie for 30 days.
 dashboard::show() {
-  printf 'address  %s\n' "$(nodes::dashboard_address)"
-  printf 'token    %s\n' "$(dashboard::token_file)"
+  printf 'address  %s\ntoken    %s\n' "$(nodes::dashboard_address)" "$(dashboard::token_file)"
   printf 'log in   open the address, paste the content of that file where it asks for a token; a cookie keeps it for 30 days\n'
 }
 

@@ -7,11 +7,11 @@ ENGINE='' # docker or podman, as engine::choose chose; with a DOCKER_HOST of the
 # engine::choose: sets ENGINE, and DOCKER_HOST if that is podman; once for a script. It fails only if CONTAINER_ENGINE contradicts the
 # cluster that is up: what needs the engine says itself that it does not answer (engine::version).
 engine::choose() {
-  local made
+  local made # the engine of the cluster that is up, from engine::keep
   [[ -z $ENGINE ]] || return 0
   ENGINE=$CONTAINER_ENGINE
   [[ -z ${DOCKER_HOST:-} ]] || return 0
-  made=$(engine::_made)
+  made=$(sed -nE 's/^CONTAINER_ENGINE=(docker|podman)$/\1/p' -- "${WORKDIR}/clusters/${CLUSTER_NAME}/engine" 2>/dev/null) || true
   if [[ $CONTAINER_ENGINE == auto ]]; then
     ENGINE=${made:-$(engine::_find)}
     [[ -z $made ]] || ENV_ORIGIN[CONTAINER_ENGINE]="the cluster ${CLUSTER_NAME}"
@@ -24,9 +24,6 @@ engine::choose() {
 
 # engine::keep: the scripts after `make up` use the same engine, also without the knob (cluster_knobs::forget ends that).
 engine::keep() { cluster_knobs::keep engine CONTAINER_ENGINE; }
-
-# engine::_made: the engine of the cluster that is up, from engine::keep; prints nothing if there is none.
-engine::_made() { sed -nE 's/^CONTAINER_ENGINE=(docker|podman)$/\1/p' -- "${WORKDIR}/clusters/${CLUSTER_NAME}/engine" 2>/dev/null || true; }
 
 # engine::_find: the engine that answers; docker if both do, or none.
 engine::_find() {

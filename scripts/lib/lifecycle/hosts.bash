@@ -111,11 +111,7 @@ hosts::need_same_file() {
 
 # hosts::engines: one word for each engine of this cluster; "this" is the only one without HOSTS_FILE.
 hosts::engines() {
-  if hosts::are_several; then
-    printf '%s\n' "${!_HOSTS_WHERE[@]}" | sort
-  else
-    printf 'this\n'
-  fi
+  if hosts::are_several; then printf '%s\n' "${!_HOSTS_WHERE[@]}" | sort; else printf 'this\n'; fi
 }
 
 # hosts::nodes_of ENGINE: the nodes that it runs.
