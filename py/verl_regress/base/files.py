@@ -22,7 +22,9 @@ def write_atomically(path: Path, text: str) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8", opener=_no_link) as file:
+        with open(
+            temporary, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o644)
+        ) as file:
             file.write(text)
         temporary.replace(path)
     except OSError:
@@ -54,10 +56,6 @@ def write_reserved(path: Path, text: str) -> None:
 
 def _reserve_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.reserve")
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
 
 def opened(path: Path) -> BinaryIO:

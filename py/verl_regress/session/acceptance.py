@@ -243,10 +243,8 @@ def _nothing_left(done: Done, step: str) -> tuple[list[str], str]:
         for name, one in done.nodes.items()
         if planted not in one.get("planted", [planted])
     ]
-    return (
-        problems,
-        f"{len(problems)} of {len(asked)} connections left; on {len(done.nodes)} nodes a planted one was noticed",
-    )
+    left = f"{len(problems)} of {len(asked)} connections left"
+    return problems, f"{left}; on {len(done.nodes)} nodes a planted one was noticed"
 
 
 def _is_inside(named: str, inside: Collection[str]) -> bool:

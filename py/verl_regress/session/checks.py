@@ -112,10 +112,7 @@ def has_succeeded(job: Mapping[str, Any]) -> bool:
 def end_of(job: Mapping[str, Any]) -> dict[str, Any]:
     """Why a job failed: its `reason`, and as `cause` the root exception; both None if it did not."""
     ended = job["state"]["ended"] or {"exit_code": None, "reason": "it recorded no end"}
-    return {
-        "reason": ended["reason"] if ended["exit_code"] != 0 else None,
-        "cause": ended.get("cause"),
-    }
+    return {"reason": ended["reason"] if ended["exit_code"] != 0 else None, "cause": ended.get("cause")}
 
 
 def seconds(job: Mapping[str, Any]) -> float | None:

@@ -108,7 +108,11 @@ def files_of(directory: Path) -> dict[str, str]:
 
 def unrecorded(files: Iterable[str], trained: Iterable[int]) -> str | None:
     """What a recording lacks of the steps that its run trained; None if it has them all."""
-    lacking = _listed(set(trained) - _steps_of(files))
+    parts = (
+        path.split("/") for path in files
+    )  # a file at another depth, or beside the numbered directories, is of no step
+    steps = {int(each[_STEP]) for each in parts if len(each) > _STEP and each[_STEP].isdecimal()}
+    lacking = _listed(set(trained) - steps)
     return f"its rollouts of step {lacking} were not recorded, so no other run can train on them" if lacking else None
 
 
@@ -129,11 +133,6 @@ def misused(job: JobDir, recorded: Mapping[str, str], directory: Path, trained: 
         read = {int(step) for line in log for step in _READ.findall(line)}
     lacking = _listed(set(trained) - read)
     return f"it did not read A's rollouts of step {lacking}, so it generated its own" if lacking else None
-
-
-def _steps_of(files: Iterable[str]) -> set[int]:
-    """A file at another depth, or beside the numbered directories, is none of a step."""
-    return {int(parts[_STEP]) for path in files if len(parts := path.split("/")) > _STEP and parts[_STEP].isdecimal()}
 
 
 def _listed(steps: Iterable[int]) -> str:
