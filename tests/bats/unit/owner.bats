@@ -215,13 +215,14 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
 }
 
 @test "make down with live jobs is refused and names them; FORCE=1 says which it ends" {
+  local secrets="${WORK}/shared/secrets" shown='job-1 (QUEUED), job-2 (QUEUED)'
   ours
+  mkdir -p "$secrets"/{mine,other}/job-1
   printf 'job-%d QUEUED\n' 1 2 >"${BOX}/live"
   mine scripts/02_down.sh
-  assert_status 2
-  local shown='job-1 (QUEUED), job-2 (QUEUED)'
-  assert_line "error   Taking mine down would end ${shown}: wait for them, stop them ('make stop JOB=…'), or end them with FORCE=1."
+  assert_error 2 "Taking mine down would end ${shown}: wait for them, stop them ('make stop JOB=…'), or end them with FORCE=1."
   refute_called 'docker rm'
+  [[ -e ${secrets}/mine/job-1 ]]
   mine FORCE=1 scripts/02_down.sh
   assert_status 0
   assert_line "warning Taking mine down ends ${shown}: FORCE=1"
@@ -233,27 +234,10 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   assert_called 'docker network rm net1'
   [[ $(grep -cE '^docker (network )?rm ' "$CALLS") == 2 ]]
   assert_line "changed removed 2 containers (mine-head mine-worker-0) and 1 network; ${WORK}/shared is as it was"
+  [[ ! -e ${secrets}/mine && -e ${secrets}/other/job-1 ]] # nothing of another cluster
   rm "${BOX}"/{containers,owners}
   mine scripts/02_down.sh
   assert_line 'skip    nothing has the label verl-regress.cluster=mine'
-}
-
-@test "make down removes the secrets of this cluster, and nothing of another one" {
-  local name
-  ours
-  for name in mine other; do
-    mkdir -p "${WORK}/shared/secrets/${name}"
-    touch "${WORK}/shared/secrets/${name}/job-1"
-  done
-  printf 'job-1 RUNNING\n' >"${BOX}/live"
-  mine scripts/02_down.sh
-  assert_status 2
-  [[ -e ${WORK}/shared/secrets/mine/job-1 ]]
-  rm "${BOX}/live"
-  mine scripts/02_down.sh
-  assert_status 0
-  [[ ! -e ${WORK}/shared/secrets/mine ]]
-  [[ -e ${WORK}/shared/secrets/other/job-1 ]]
 }
 
 @test "if it is unknown which jobs are live, nothing is taken down without FORCE=1" {
@@ -276,9 +260,10 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   assert_line "warning WORKER_CPUS was 64, is 8 (from the command line or environment): Ray runs and keeps the old value; 'make down up' applies the new one."
   in_lib WORKER_CPUS=64 OBJECT_STORE_BYTES=99999999 <<<'cluster::tell_unused_knobs'
   [[ $(grep -c 'OBJECT_STORE_BYTES was' <<<"$output") == 1 && $output != *WORKER_CPUS* ]] || fail 'not once'
-  in_lib GCS_PORT=6380 <<<$'cluster::_running() { echo " gcs_server raylet dashboard.py "; }\ncluster::ensure_head'
+  local runs=$'cluster::_running() { echo " gcs_server raylet dashboard.py "; }\ncluster::ensure_head'
+  in_lib GCS_PORT=6380 <<<"$runs"
   assert_error 2 "GCS_PORT was 6379, is 6380 (from the command line or environment), and Ray runs with the old port: give GCS_PORT=6379 again, or run 'make down up'."
-  in_lib <<<$'cluster::_running() { echo " gcs_server raylet dashboard.py "; }\ncluster::ensure_head'
+  in_lib <<<"$runs"
   assert_status 0
   assert_line 'ok      head: Ray runs, with the GCS on port 6379'
 }
