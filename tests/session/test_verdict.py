@@ -135,14 +135,6 @@ def test_b_that_fails_is_regressed_and_a_that_fails_incomparable(root):
         assert following(session) is None
 
 
-def test_b_that_stalls_is_regressed(root):
-    session = make(root, suite="cases: {ppo: {workload: ppo}}")
-    pair(root, session, stalled=True)
-    found = verdict.of_session(session.evidence())[0]
-    assert found.word.value == "regressed"
-    assert "it stalled: it made no step for too long (START_TIMEOUT, STALL_TIMEOUT)" in found.reason
-
-
 def test_further_pairs_alternate_until_the_seeds_are_used_up(root):
     session = make(root, suite="seeds: [5, 6, 7]\ncases: {ppo: {workload: ppo, pairs: 3}}")
     made = []
@@ -201,10 +193,8 @@ def test_a_case_that_continues_runs_that_differ_says_so_and_asks_for_no_more(roo
     resume(root, session, {"ppo_b": sign, "more_b": sign}, steps=(5, 6))
     assert following(session) is None
     found = verdict.of_session(session.evidence())[1]
-    assert found.word.value == "inconclusive"
-    assert (
-        found.reason == "A and B both resume, but continue from runs of ppo that differ already (regressed): see there"
-    )
+    said = "A and B both resume, but continue from runs of ppo that differ already (regressed): see there"
+    assert (found.word.value, found.reason) == ("inconclusive", said)
 
 
 def lost(step, data):
@@ -217,9 +207,8 @@ def test_b_that_does_not_go_on_where_its_checkpoint_was_is_regressed(root):
     assert following(session) is None
     found = verdict.of_session(session.evidence())
     assert [each.word.value for each in found] == ["identical", "regressed"]
-    assert found[1].reason.startswith(
-        "B does not go on where its checkpoint was, and A does: at step 3, critic/vf_loss is "
-    )
+    said = "B does not go on where its checkpoint was, and A does: at step 3, critic/vf_loss is "
+    assert found[1].reason.startswith(said)
     assert found[1].files == ("verl/a.py",)
     evidence = session.evidence()
     outcome = report.Outcome(session, evidence, [], found)
@@ -316,7 +305,9 @@ def test_the_rollouts_of_a_replayed_case_are_a_verdict_and_say_which_half_differ
     assert words(session) == {"ppo": "identical", "ppo rollout": "inconclusive"}  # it lacks its run
     own = following(session)
     assert (own, own.name) == (Run("ppo", "B", 100, 1, kind="rollout"), "ppo_b_rollout")
-    assert schedule.overrides_of(own, suites.parse("cases: {ppo: {workload: ppo}}", "x"), session.evidence()) == ["trainer.total_training_steps=1", "trainer.save_freq=-1"]  # fmt: skip
+    suite = suites.parse("cases: {ppo: {workload: ppo}}", "x")
+    said = ["trainer.total_training_steps=1", "trainer.save_freq=-1"]
+    assert schedule.overrides_of(own, suite, session.evidence()) == said
     assert schedule.recording_of(own, session.evidence()) is None
 
     def longer(step, data):
@@ -330,9 +321,7 @@ def test_the_rollouts_of_a_replayed_case_are_a_verdict_and_say_which_half_differ
     assert following(session) is None
     assert words(session) == {"ppo": "identical", "ppo rollout": "changed"}
     assert "which half: the trainer is as in A, the rollout differs" in verdict.of_session(session.evidence())[0].notes
-    assert (
-        len(schedule.runs_of(suites.parse("cases: {ppo: {workload: ppo}}", "x").cases[0], "B", session.evidence())) == 1
-    )
+    assert len(schedule.runs_of(suite.cases[0], "B", session.evidence())) == 1
 
 
 def test_a_replayed_case_without_the_rollouts_of_b_is_not_decided(root):
@@ -378,12 +367,14 @@ def test_the_history_groups_replayed_runs_of_all_sessions_without_their_times(ro
     assert not [name for point in points for name in point.run.series if name.startswith("timing_s/")]
 
 
-def test_a_b_that_failed_generates_nothing_more(root):
-    session = replayed(root)
+@pytest.mark.parametrize("is_replayed", [False, True])
+def test_b_that_stalls_is_regressed_and_generates_nothing_more(root, is_replayed):
+    session = replayed(root) if is_replayed else make(root, suite="cases: {ppo: {workload: ppo}}")
     session.write("recording-ppo-100", {"files": {}})
-    pair(root, session, recorded="ppo-0.9.1-v0", **{"stalled": True})
-    assert words(session) == {"ppo": "regressed"}
-    assert following(session) is None
+    pair(root, session, recorded="ppo-0.9.1-v0", stalled=True)
+    (found,) = verdict.of_session(session.evidence())
+    assert (found.case, found.word.value, following(session)) == ("ppo", "regressed", None)
+    assert "it stalled: it made no step for too long (START_TIMEOUT, STALL_TIMEOUT)" in found.reason
 
 
 def test_a_config_that_only_b_refuses_is_a_regression(root):
@@ -523,11 +514,13 @@ def test_a_budget_that_is_used_up_is_named(root):
     assert found[1].reason == "grpo_a and grpo_b did not run: BUDGET=1 runs were used up before"
 
 
-def test_the_report_says_the_answer_first(root):
+def test_the_report_says_the_answer_first_and_what_the_jobs_read(root):
     session = make(root, suite="cases: {ppo: {workload: ppo}}")
     loaded = {"verl/__init__.py": "1", "verl/trainer/ppo/core_algos.py": "1", "verl/a.py": "1"}
     changed = {**loaded, "verl/trainer/ppo/core_algos.py": "2", "verl/a.py": "2", "verl/only_b.py": "2"}
-    session.write_job("ppo_b", {**job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], sign), "loaded": changed})
+    read = {"/own/train.parquet": "2" * 64, "/own/score.py": None}
+    b = {**job(root, "ppo-0.9.1-v1-1", "b", TREES["B"], sign), "loaded": changed, "inputs": read}
+    session.write_job("ppo_b", b)
     a = {**job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]), "reused_from": "20261121T100000Z", "loaded": loaded}
     session.write_job("ppo_a", a)
     evidence = session.evidence()
@@ -537,18 +530,9 @@ def test_the_report_says_the_answer_first(root):
     assert "| ppo | **regressed** | with equal rewards, critic/advantages has the opposite sign" in page
     assert "code        2 of the loaded files differ: verl/trainer/ppo/core_algos.py, verl/a.py\n" in page
     assert "| ppo_a (of the session 20261121T100000Z) | `a` |" in page
-    assert report.as_json(outcome)["verdict"] == "regressed"
+    written = report.as_json(outcome)
+    assert (written["verdict"], written["jobs"]["ppo_b"]["inputs"]) == ("regressed", read)
     assert 'name="ppo"><failure message="regressed: ' in report.as_junit(outcome)
-
-
-def test_the_report_lists_what_the_jobs_read(root):
-    session = make(root, suite="cases: {ppo: {workload: ppo}}")
-    for side, score in (("a", "1" * 64), ("b", None)):
-        read = {"/own/train.parquet": "2" * 64, "/own/score.py": score}
-        session.write_job(f"ppo_{side}", {**job(root, "ppo-0.9.1-v1-1", side, TREES[side.upper()]), "inputs": read})
-    evidence = session.evidence()
-    outcome = report.Outcome(session, evidence, [], verdict.of_session(evidence))
-    assert report.as_json(outcome)["jobs"]["ppo_b"]["inputs"] == {"/own/train.parquet": "2" * 64, "/own/score.py": None}
 
 
 def entropy(**sizes):
@@ -563,10 +547,11 @@ def entropy(**sizes):
 class TestAPerturbedRunOfA:
     """Where B's difference begins as rounding and grows, a run of A with perturbed last bits tells what is noise."""
 
+    KNOWN = staticmethod(entropy(s1=1e-7, s2=2e-6, s3=1e-4))
+
     def session(self, root, name="20261122T100000Z", suite="cases: {ppo: {workload: ppo, deterministic: true}}"):
         session = make(root, name, suite)
-        known = entropy(s1=1e-7, s2=2e-6, s3=1e-4)
-        session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", f"b-{name}", TREES["B"], known))
+        session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", f"b-{name}", TREES["B"], self.KNOWN))
         session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", f"a-{name}", TREES["A"]))
         return session
 
@@ -604,8 +589,7 @@ class TestAPerturbedRunOfA:
     def test_is_not_compared_with_the_straight_run_that_it_continues(self, root):
         more = "  more: {continues: ppo, steps: 4, deterministic: true}\n"
         session = self.session(root, suite=f"cases:\n  ppo: {{workload: ppo, deterministic: true}}\n{more}")
-        known = entropy(s1=1e-7, s2=2e-6, s3=1e-4)
-        session.write_job("more_b", job(root, "ppo-0.9.1-v1-1", "more-b", TREES["B"], known))
+        session.write_job("more_b", job(root, "ppo-0.9.1-v1-1", "more-b", TREES["B"], self.KNOWN))
         session.write_job("more_a", job(root, "ppo-0.9.1-v1-1", "more-a", TREES["A"]))
         before = words(session)
         session.write_job("more_a_perturbed", self.perturbed(root, s3=3e-5))
