@@ -63,18 +63,8 @@ FORGOTTEN = "Ray has forgotten it: its head was restarted, or it was deleted the
         ({**STARTED, "ended": KILLED, "observed": {"status": "STOPPED"}}, None, "STOPPED", ""),
         # ended by a signal of unknown origin
         ({**STARTED, "ended": ASKED_TO_STOP}, None, "LOST", f"{KILLED['reason']}, and {FORGOTTEN}"),
-        (
-            {**STARTED, "ended": ASKED_TO_STOP},
-            "gone",
-            "UNKNOWN",
-            f"{KILLED['reason']}, and there is no word from Ray who ended it",
-        ),
-        (
-            {**STARTED, "ended": ASKED_TO_STOP, "observed": {"status": "STOPPED", "message": "by me"}},
-            None,
-            "STOPPED",
-            "by me",
-        ),
+        ({**STARTED, "ended": ASKED_TO_STOP}, "gone", "UNKNOWN", f"{KILLED['reason']}, and there is no word from Ray who ended it"),
+        ({**STARTED, "ended": ASKED_TO_STOP, "observed": {"status": "STOPPED", "message": "by me"}}, None, "STOPPED", "by me"),
         ({**STARTED, "ended": ASKED_TO_STOP}, "STOPPED", "STOPPED", "bad news"),
         ({**STARTED, "ended": {**OK, "told_to_stop": True}}, "SUCCEEDED", "SUCCEEDED", OK["reason"]),
         # it failed when Ray's head had gone
@@ -88,12 +78,7 @@ FORGOTTEN = "Ray has forgotten it: its head was restarted, or it was deleted the
         ({**STARTED, "submitted": None}, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
         ({**STARTED, "submitted": None}, "gone", "UNKNOWN", "the job recorded no end, and there is no word from Ray"),
         ({**STARTED, "submitted": REFUSED}, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
-        (
-            {"submitted": None, "observed": {"status": "PENDING"}},
-            None,
-            "LOST",
-            f"the job recorded no end, and {FORGOTTEN}",
-        ),
+        ({"submitted": None, "observed": {"status": "PENDING"}}, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
         # no end was recorded
         ({}, "FAILED", "FAILED", "bad news"),
         (STARTED, "FAILED", "LOST", LAUNCHER_GONE.format("FAILED")),
@@ -101,22 +86,12 @@ FORGOTTEN = "Ray has forgotten it: its head was restarted, or it was deleted the
         (STARTED, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
         (STARTED, "gone", "UNKNOWN", "the job recorded no end, and there is no word from Ray"),
         # Ray forgot it, but its answer was recorded before
-        (
-            {**STARTED, "observed": {"status": "RUNNING"}},
-            None,
-            "LOST",
-            f"the job recorded no end, and {FORGOTTEN}",
-        ),
+        ({**STARTED, "observed": {"status": "RUNNING"}}, None, "LOST", f"the job recorded no end, and {FORGOTTEN}"),
         ({**STARTED, "observed": {"status": "STOPPED", "message": "by me"}}, None, "STOPPED", "by me"),
         ({"observed": {"status": "FAILED", "message": "by it"}}, None, "FAILED", "by it"),
-        (
-            {**STARTED, "observed": {"status": "FAILED", "message": "bad news"}},
-            "gone",
-            "LOST",
-            LAUNCHER_GONE.format("FAILED"),
-        ),
+        ({**STARTED, "observed": {"status": "FAILED", "message": "bad news"}}, "gone", "LOST", LAUNCHER_GONE.format("FAILED")),
     ],
-)
+)  # fmt: skip
 def test_the_status_of_a_job(make_job, state, ray, status, reason):
     details = None if ray in (None, "gone") else {"status": ray, "message": "first line\nbad news\n"}
     judgement = status_of(make_job(**state), details, reachable=ray != "gone")
@@ -162,15 +137,13 @@ def test_rays_answers_are_recorded_and_the_final_one_stays(make_job):
 
 
 def test_a_full_disk_does_not_hide_the_status(make_job, monkeypatch):
+    def full(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     job = make_job()
-    monkeypatch.setattr(JobDir, "write_state", Full())
+    monkeypatch.setattr(JobDir, "write_state", full)
     observe(job, {"status": "RUNNING"})
     assert job.read_state("observed") is None
-
-
-class Full:
-    def __call__(self, *_args):
-        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 QUEUED = {"queued": {"reason": "position 2 of 5: behind other"}}
