@@ -177,9 +177,8 @@ def test_options_reach_the_judge(judged):
 def test_perturbed_runs_reach_the_judge(judged, tmp_path):
     def by(factor):
         def change(step, data):
-            data["actor/entropy"] *= (
-                factor + 0.01 * step
-            )  # one factor at every step would be a change of what is logged
+            # One factor at every step would be a change of what is logged.
+            data["actor/entropy"] *= factor + 0.01 * step
 
         return change
 
@@ -277,19 +276,12 @@ def test_a_verdict_that_cannot_be_written_is_said(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
-    [
-        (["a"], "--against"),
-        (["--against", "b"], "RUN_A"),
-        (["a", "--against", "b", "--fast"], "--fast"),
-    ],
+    [(["a"], "--against"), (["--against", "b"], "RUN_A"), (["a", "--against", "b", "--fast"], "--fast")],
 )
 def test_a_wrong_command_line(capsys, arguments, named):
     status = command.main(arguments)
-    assert (status, *capsys.readouterr()) == (
-        2,
-        "",
-        said(f"error   The command line is wrong ({THEIRS} {named}): see 'verl-verdict --help'.\n"),
-    )
+    sentence = said(f"error   The command line is wrong ({THEIRS} {named}): see 'verl-verdict --help'.\n")
+    assert (status, *capsys.readouterr()) == (2, "", sentence)
 
 
 def test_it_runs_alone(tmp_path):

@@ -161,9 +161,8 @@ def test_a_lost_run_is_repeated_twice_then_it_is_recorded(verify, cluster, share
         name = the_session(shared).path.name
         job = f"ppo-b-{name}" + (f"-{number}" if number > 1 else "")
         assert (words, outcome.status, cluster.submitted[-1]) == (["end", "4"], 4, job)
-        assert (
-            f"        ppo_b: {job} was stopped, which says nothing about the code: the run is repeated\n" in outcome.err
-        )
+        why = f"{job} was stopped, which says nothing about the code"
+        assert f"        ppo_b: {why}: the run is repeated\n" in outcome.err
         assert outcome.err.endswith(
             f"error   The job {job} of ppo_b was stopped: continue the session; it submits another job for this run, twice at most.\n"
             f"        the session can be continued: 'make verify SESSION={name}'\n"
@@ -180,10 +179,8 @@ def test_a_job_without_resources_is_stopped_and_ends_the_session(verify, cluster
     name = the_session(shared).path.name
     outcome, words = verify("--again", session=name)
     assert (words, outcome.status) == (["end", "5"], 5)
-    assert (
-        f"error   The job ppo-b-{name} of ppo_b could not be scheduled: continue the session when its devices are free.\n"
-        in outcome.err
-    )
+    said = f"The job ppo-b-{name} of ppo_b could not be scheduled: continue the session when its devices are free."
+    assert f"error   {said}\n" in outcome.err
     cluster.ends.clear()
     assert verify(session=name)[1] == ["end", "0"]
 
@@ -195,10 +192,8 @@ def test_what_ray_does_not_say_ends_the_session_which_goes_on_later(verify, clus
         outcome, words = verify()
     name = the_session(shared).path.name
     assert (words, outcome.status) == (["end", "8"], 8)
-    assert (
-        f"error   It is unknown how the job ppo-b-{name} of ppo_b ended (the reason is above): fix that, then continue the session.\n"
-        in outcome.err
-    )
+    said = f"It is unknown how the job ppo-b-{name} of ppo_b ended (the reason is above): fix that, then continue the session."
+    assert f"error   {said}\n" in outcome.err
     cluster.known[0]["status"] = "SUCCEEDED"
     JobDir(shared.jobs / f"ppo-b-{name}").write_state("ended", {"exit_code": 0, "reason": "the trainer ended"})
     assert verify(session=name)[1] == ["end", "0"]
@@ -219,10 +214,8 @@ def test_a_config_that_b_alone_refuses_is_bs_failure(verify, cluster, shared):
 def test_a_job_that_neither_takes_ends_the_session(verify, cluster, shared):
     outcome, words = verify(spec="workload: ppo\ntrainer_overrides: [nothing.here=1]\n")
     assert (words, outcome.status, cluster.submitted) == (["end", "1"], 1, [])
-    assert (
-        "error   The job ppo_b of this session was not submitted: the reason is above; fix it, then continue the session.\n"
-        in outcome.err
-    )
+    said = "The job ppo_b of this session was not submitted: the reason is above; fix it, then continue the session."
+    assert f"error   {said}\n" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -244,9 +237,7 @@ def test_a_second_process_is_refused_with_who_drives_the_session(verify, cluster
     verify("--caller=60_verify of user me (pid 7 on here)")
     session = the_session(shared)
     monkeypatch.setattr("verl_regress.session.verify._LEAVES_WITHIN", 0.1)
-    code = (
-        "import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.flock(file, fcntl.LOCK_EX); print(flush=True); input()"
-    )
+    code = "import fcntl, sys; fcntl.flock(file := open(sys.argv[1], 'a'), fcntl.LOCK_EX); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code, session.path / "driver"], stdin=-1, stdout=-1) as other:
         other.stdout.readline()
         outcome, words = verify(session=session.path.name)
