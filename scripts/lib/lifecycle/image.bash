@@ -11,7 +11,9 @@ readonly IMAGE_BASE_MERGED='/usr/share/mmdebstrap/hooks/maybe-merged-usr'
 # image::name: the image of the nodes.
 image::name() {
   local build wheels
-  if [[ -n ${NODE_IMAGE:-} ]]; then
+  if [[ -n ${NODE_IMAGE:-} && $ENGINE == podman ]]; then
+    printf '%s\n' "${NODE_IMAGE#localhost/}" # the same image for podman: it looks there first for a name without a registry
+  elif [[ -n ${NODE_IMAGE:-} ]]; then
     printf '%s\n' "$NODE_IMAGE"
   else
     # One by one, because as an argument a file that cannot be read would be an empty one, and the name another image's.
