@@ -107,11 +107,8 @@ def _watch(job: JobDir, cluster: str, secrets: leaks.Written) -> dict[str, Any]:
 def _plant() -> list[str]:
     """What py/hooks/egress.py hears of a process on this node that does ask for a host outside: without this, no count means anything."""
     with TemporaryDirectory() as job:
-        variables = {
-            "PYTHONPATH": str(HELPER_DIR / "py/hooks"),
-            "VERL_REGRESS_OFFLINE": "1",
-            "VERL_REGRESS_JOB_DIR": job,
-        }
+        hooks = str(HELPER_DIR / "py/hooks")
+        variables = {"PYTHONPATH": hooks, "VERL_REGRESS_OFFLINE": "1", "VERL_REGRESS_JOB_DIR": job}
         asks = f"import socket; socket.setdefaulttimeout(0.2); socket.socket().connect_ex({_NOWHERE!r})"
         subprocess.run(
             [sys.executable, "-c", asks], env={**os.environ, **variables}, stderr=subprocess.DEVNULL, check=False
