@@ -58,7 +58,7 @@ class Launched:
         self.address = "http://127.0.0.1:1"  # nothing answers there
         self._listens = socket.create_server(("127.0.0.1", 0))
         self.gcs = f"127.0.0.1:{self._listens.getsockname()[1]}"
-        self.process = None
+        self.process, self.starts_by = None, [RUN]
         self.out, self.err = shared.path / "out", shared.path / "err"
 
     def start(self, trainer, code_id="codeA", file_bytes=resource.RLIM_INFINITY, before=lambda: None):
@@ -75,7 +75,7 @@ class Launched:
         before()
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, RUN, "launch", self.job.path],
+                [sys.executable, *self.starts_by, "launch", self.job.path],
                 env={
                     **os.environ,
                     "PYTHONPATH": ":".join(self.python_path),
