@@ -213,17 +213,17 @@ def suffer(scripts: Mapping[str, Mapping[str, str]] = TO_TRAIN, deadline: int = 
     print(*ran.stdout.splitlines()[-12:], sep="\n", flush=True)
     return {
         "status": ran.returncode,
-        "said": spoken(ran.stdout, ran.returncode, is_late=ran.returncode in (124, 137)),  # of timeout(1)
+        "said": spoken(ran.stdout, ran.returncode),
         "seconds": seconds,
     }
 
 
-def spoken(output: str, status: int, *, is_late: bool) -> str:
+def spoken(output: str, status: int) -> str:
     """What a person reads in a script's output: its first error, or what it waits for at the deadline."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if not status:
         return "nothing, a job succeeds"
-    if is_late:
+    if status in (124, 137):  # of timeout(1)
         waits = [line for line in lines if line.startswith("… ")]
         return "still " + (re.sub(r", \d+ s$", "", waits[-1].removeprefix("… ")) if waits else "waiting")
     at = next((n for n, line in enumerate(lines) if line.startswith("error ")), -1)

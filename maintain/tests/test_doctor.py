@@ -62,18 +62,18 @@ def test_faults_name_codes_of_the_table():
 
 
 @pytest.mark.parametrize(
-    ("output", "status", "is_late", "said"),
+    ("output", "status", "said"),
     [
-        ("ok      the job SUCCEEDED (the trainer ended)\n", 0, False, "nothing, a job succeeds"),
-        ("… waiting for Ray's nodes (head), 9 s\nerror   interrupted\n", 130, True, "still waiting for Ray's nodes (head)"),
-        ("error   ppo-codeA-20260131T120000Z-1a2b FAILED (exit status 1): read 'make logs JOB=x'.\n", 3, False, "the job FAILED (exit status 1)"),
-        ("error   the job FAILED (\\x1b[36mray::x\\x1b[39m ^^^^…\n", 3, False, "the job FAILED (ray::x…"),
-        ("cp: no space\nerror   12_x: exit 1 (our own error) after 1 s\n", 1, False, "cp: no space"),
-        ("no right\nerror   'ray start' ended with 1: read the lines above.\n", 1, False, "'ray start' ended with 1 (no right)"),
+        ("ok      the job SUCCEEDED (the trainer ended)\n", 0, "nothing, a job succeeds"),
+        ("… waiting for Ray's nodes (head), 9 s\nerror   interrupted\n", 124, "still waiting for Ray's nodes (head)"),
+        ("error   ppo-codeA-20260131T120000Z-1a2b FAILED (exit status 1): read 'make logs JOB=x'.\n", 3, "the job FAILED (exit status 1)"),
+        ("error   the job FAILED (\\x1b[36mray::x\\x1b[39m ^^^^…\n", 3, "the job FAILED (ray::x…"),
+        ("cp: no space\nerror   12_x: exit 1 (our own error) after 1 s\n", 1, "cp: no space"),
+        ("no right\nerror   'ray start' ended with 1: read the lines above.\n", 1, "'ray start' ended with 1 (no right)"),
     ],
 )  # fmt: skip
-def test_what_a_person_reads_without_the_doctor(output, status, is_late, said):
-    assert doctor.spoken(output, status, is_late=is_late) == said
+def test_what_a_person_reads_without_the_doctor(output, status, said):
+    assert doctor.spoken(output, status) == said
 
 
 def test_unknown_fault_is_refused(capsys):

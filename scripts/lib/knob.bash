@@ -3,7 +3,7 @@
 
 declare -ga KNOB_NAMES=()
 declare -gA KNOB_TYPE=() KNOB_DEFAULT=()
-# Knobs of earlier versions, and what to do instead. Those that nothing replaces and whose name resembles no other are not here.
+# Knobs of earlier versions, and what to do instead. One that nothing replaces is here only if its name resembles another.
 declare -grA KNOB_GONE=(
   [ADOPT]='run make down in the checkout that has the cluster'
   [BATCH_ACCOUNT]='use BATCH_OPTIONS=--account=…'

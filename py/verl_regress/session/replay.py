@@ -108,9 +108,8 @@ def files_of(directory: Path) -> dict[str, str]:
 
 def unrecorded(files: Iterable[str], trained: Iterable[int]) -> str | None:
     """What a recording lacks of the steps that its run trained; None if it has them all."""
-    parts = (
-        path.split("/") for path in files
-    )  # a file at another depth, or beside the numbered directories, is of no step
+    # A file at another depth, or beside the numbered directories, is of no step.
+    parts = (path.split("/") for path in files)
     steps = {int(each[_STEP]) for each in parts if len(each) > _STEP and each[_STEP].isdecimal()}
     lacking = _listed(set(trained) - steps)
     return f"its rollouts of step {lacking} were not recorded, so no other run can train on them" if lacking else None
