@@ -125,6 +125,11 @@ def test_on_replayed_rollouts_one_pair_is_enough_where_a_does_not_repeat_itself(
     assert reason in found.reason
     said = "this is about the trainer: all runs trained on the rollouts and rewards of A's first run"
     assert [note for note in found.notes if note.startswith(said)]
+    own = [
+        [dataclasses.replace(run, facts={**run.facts, comparable.OWN_REWARDS: "True"}) for run in runs]
+        for runs in (a, b)
+    ]
+    assert any("of A's first run with rewards of their own" in note for note in judge.case(*own).notes)
     assert judge.case(a[:1], b).deterministic is None  # then a second run of A is asked for
     without = [[dataclasses.replace(run, facts={}) for run in runs] for runs in (a, b)]
     assert judge.case(*without).word is Word.INCONCLUSIVE

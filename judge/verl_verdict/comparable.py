@@ -10,12 +10,21 @@ from verl_verdict.records import Run
 RECORDED_BY_SESSIONS = ("model sha256", "data sha256", "image", "packages")
 PERTURBED = "perturbed"  # the fact that the last bits of a run were changed
 REPLAY = "replay"  # the fact that a run recorded its rollouts, or trained on recorded ones
+OWN_REWARDS = "own rewards"  # the fact that a replayed run did not take the recorded rewards
 # What other devices bring with them, which `--accept devices` accepts too: none of it decides what is computed.
 _OF_DEVICES = re.compile(
     r"profile|nodes|image|packages|variable (NCCL_DEBUG|TOKENIZERS_PARALLELISM)"
     r"|override (trainer\.device|.+\.(use_torch_compile|param_offload|optimizer_offload|attn_implementation))"
 )
-_SAID_BY_ONE = ("override ", "variable ", "reward_fn", "deterministic", PERTURBED, REPLAY)  # a side without it differs
+_SAID_BY_ONE = (
+    "override ",
+    "variable ",
+    "reward_fn",
+    "deterministic",
+    PERTURBED,
+    REPLAY,
+    OWN_REWARDS,
+)  # a side without it differs
 
 
 @dataclass(frozen=True)

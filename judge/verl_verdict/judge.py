@@ -244,9 +244,13 @@ def _notes(
     if one_sided_hashes:
         found.append(f"not compared, because only one side has a hash of them: {listed(sorted(one_sided_hashes))}")
     if comparable.REPLAY in runs_a[0].facts:
-        found.append(
-            "this is about the trainer: all runs trained on the rollouts and rewards of A's first run, so what B samples itself is not in it"
+        has_own = comparable.OWN_REWARDS in runs_a[0].facts
+        of_a = (
+            "the rollouts of A's first run with rewards of their own"
+            if has_own
+            else "the rollouts and rewards of A's first run"
         )
+        found.append(f"this is about the trainer: all runs trained on {of_a}, so what B samples itself is not in it")
     if not all(run.seed for run in (*runs_a, *runs_b)):
         found.append("the records do not tell their seeds: the runs are paired in the given order")
     if paired.alone_a or paired.alone_b:

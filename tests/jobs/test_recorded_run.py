@@ -240,10 +240,11 @@ def test_a_debugger_secrets_and_records_of_memory_make_no_runs_incomparable(tmp_
     assert runs[0].facts == runs[1].facts
 
 
-def test_a_perturbed_run_differs_from_the_same_one_without_in_that_fact_alone(tmp_path):
+@pytest.mark.parametrize(("hook", "fact"), [("last_bit", "perturbed"), ("recomputed_rewards", "own rewards")])
+def test_a_hook_that_changes_training_is_a_fact_alone(tmp_path, hook, fact):
     plain = with_hooks(tmp_path, "plain", "identity,sft_driver")
-    perturbed = with_hooks(tmp_path, "perturbed", "identity,last_bit,sft_driver")
-    assert [each.name for each in comparable.facts(plain, perturbed)] == ["perturbed"]
+    changed = with_hooks(tmp_path, "changed", f"identity,{hook},sft_driver")
+    assert [each.name for each in comparable.facts(plain, changed)] == [fact]
 
 
 def test_the_judge_reads_by_it_what_is_a_job_and_a_record_by_itself(tmp_path):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from shared_fixtures import write
 
+import recomputed_rewards
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.session import replay, suites
@@ -33,6 +34,14 @@ def test_a_run_that_read_every_step_trained_on_the_recording(shared, tmp_path):
     said = "it did not read A's rollouts of step {}, so it generated its own"
     assert replay.misused(reader(shared, 1), recorded, tmp_path / "r", [1, 2]) == said.format(2)
     assert replay.misused(reader(shared, 2), recorded, tmp_path / "r", [2, 3]) == said.format(3)  # past the recording
+
+
+def test_a_run_that_computed_every_reward_again_says_so(shared, tmp_path):
+    job, recorded = reader(shared, 1, 2), files(tmp_path / "r")
+    log = job.driver_log.read_text()
+    for times, said in (1, "it computed the rewards of 1 of 2 steps again"), (2, None):
+        write(job.driver_log, log + f"(TaskRunner pid=9) {recomputed_rewards.SAYS}\n" * times)
+        assert replay.misused(job, recorded, tmp_path / "r", [1, 2], is_scored=True) == said
 
 
 def test_v0_says_in_other_words_what_it_read(shared, tmp_path):

@@ -25,7 +25,7 @@ def test_the_shipped_suites_can_be_used_and_their_jobspecs_exist():
     ("text", "sentence"),
     [
         ("cases: {ppo: {workload: ppo}}\nbudgets: 3", "my.yaml has the unknown key 'budgets' in the document: known keys are cases, pairs, reuse, seeds, title."),
-        ("cases: {ppo: {worklod: ppo}}", "my.yaml has the unknown key 'worklod' in cases.ppo: did you mean 'workload'? known keys are continues, decisive, deterministic, equal, ignore, jobspec, memory, overrides, pairs, seeds, speed, steps, workload."),
+        ("cases: {ppo: {worklod: ppo}}", "my.yaml has the unknown key 'worklod' in cases.ppo: did you mean 'workload'? known keys are continues, decisive, deterministic, equal, ignore, jobspec, memory, overrides, pairs, recompute_rewards, seeds, speed, steps, workload."),
         ("cases: {ppo: {workload: dpo}}", "cases.ppo.workload in my.yaml is not usable: 'dpo' is not one of ['ppo', 'grpo', 'sft']."),
         ("cases: {ppo: {workload: ppo, pairs: 0}}", "cases.ppo.pairs in my.yaml is not usable: 0 is less than the minimum of 1."),
         ("cases: {}", "cases in my.yaml is not usable: {} should be non-empty."),
@@ -70,6 +70,13 @@ def test_a_case_takes_seeds_and_pairs_of_the_suite_and_more_of_its_source():
 def test_speed_and_memory_are_judged_where_a_case_asks_for_it():
     suite = parse("cases: {a: {workload: ppo}, b: {workload: ppo, memory: true}, c: {workload: ppo, speed: true}}")
     assert [(case.speed, case.memory) for case in suite.cases] == [(False, False), (False, True), (True, False)]
+
+
+def test_rewards_are_computed_again_where_a_case_or_the_one_that_it_continues_says_so():
+    suite = parse(
+        "cases: {a: {workload: ppo}, b: {workload: ppo, recompute_rewards: true}, c: {continues: b, steps: 1}, d: {continues: a, steps: 1}}"
+    )
+    assert [case.recompute_rewards for case in suite.cases] == [False, True, True, False]
 
 
 def test_a_suite_without_seeds_counts_them():

@@ -430,6 +430,15 @@ def test_a_b_that_generates_itself_is_no_evidence_about_b(verify, replays, share
     assert not (the_session(shared).path / "replay").exists()  # it is over
 
 
+def test_a_b_that_took_the_rewards_of_a_is_no_evidence_where_they_are_computed_again(verify, replays, shared):
+    verify(only="", suite=TWO_STEPS.replace("steps", "recompute_rewards: true, steps"), REPLAY="1")
+    session = the_session(shared)
+    for side, misused in ("a", None), ("b", "it computed the rewards of 0 of 2 steps again"):
+        assert session.read(f"job-ppo_{side}")["misused"] == misused
+        variables = (shared.jobs / f"ppo-{side}-{session.path.name}/config/runtime_env.json").read_text()
+        assert "recomputed_rewards" in json.loads(variables)["env_vars"]["VERL_REGRESS_HOOKS"].split(",")
+
+
 def test_a_lost_recording_begins_with_nothing(verify, replays, shared):
     replays.cluster.ends["ppo-a"] = "STOPPED"
     verify(only="", suite=TWO_STEPS, REPLAY="1")

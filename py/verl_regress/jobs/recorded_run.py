@@ -35,7 +35,7 @@ _OWN_VARIABLES = (
 _HOOKS = "VERL_REGRESS_HOOKS"
 # These hooks change nothing in training.
 _BESIDE_TRAINING = ("job_secrets", "process_memory", "job_exceptions", "debugger")
-_PERTURBING = "last_bit"  # and this one makes the job a perturbed run
+_CHANGING = {"last_bit": comparable.PERTURBED, "recomputed_rewards": comparable.OWN_REWARDS}  # and these are facts
 _OWN_KEYS = re.compile(
     r"^(hydra\.|skip\.|.*rollout\.trace\.experiment_name|"
     r"trainer\.(project_name|experiment_name|default_local_dir|default_hdfs_dir|rollout_data_dir|resume_))"
@@ -178,9 +178,8 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     variables = _config(directory, "runtime_env.json").get("env_vars") or {}
     if _HOOKS in variables:
         hooks = [hook for hook in str(variables[_HOOKS]).split(",") if hook not in _BESIDE_TRAINING]
-        variables = {**variables, _HOOKS: ",".join(hook for hook in hooks if hook != _PERTURBING)}
-        if _PERTURBING in hooks:
-            facts[comparable.PERTURBED] = "True"
+        variables = {**variables, _HOOKS: ",".join(hook for hook in hooks if hook not in _CHANGING)}
+        facts |= {_CHANGING[hook]: "True" for hook in hooks if hook in _CHANGING}
     for name, value in variables.items():
         if name not in _OWN_VARIABLES:
             facts[f"variable {name}"] = _without_own(str(value), resolved)

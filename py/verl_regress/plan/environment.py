@@ -118,6 +118,7 @@ def _variables(
         "identity,process_memory,job_exceptions",
         "debugger" if said.debugger else "",
         "last_bit" if said.perturbed else "",
+        "recomputed_rewards" if said.recompute_rewards else "",
         *workload.hooks,
         "verl_rehearsal.request_seed" if seeds else "",
         asked.get("VERL_REGRESS_HOOKS", ""),

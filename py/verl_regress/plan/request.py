@@ -25,6 +25,7 @@ class CommandLine:
     deterministic: bool = False  # the knob DETERMINISTIC
     seed: int | None = None  # the knob TRAIN_SEED
     perturbed: bool = False  # as make verify asks for it
+    recompute_rewards: bool = False  # likewise
     plain_secrets: bool = False  # the knob ALLOW_PLAIN_SECRETS
     debugger: str | None = None  # the knob DEBUGGER: 1 or post-mortem; None: off
     debugger_host: str | None = None  # where debugpy listens; None: on the node's address

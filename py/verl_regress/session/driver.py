@@ -182,7 +182,8 @@ class Driver:
             return None
         directory = self._recordings / recording.name
         if not recording.is_made:
-            return replay.misused(job, self._files_of(recording), directory, trained)
+            is_scored = self.suite.case(run.case).recompute_rewards
+            return replay.misused(job, self._files_of(recording), directory, trained, is_scored=is_scored)
         files = replay.files_of(directory)
         problem = replay.unrecorded(files, trained)
         if problem is None:
@@ -193,8 +194,8 @@ class Driver:
         return dict((self.session.read(recording.evidence) or {})["files"])
 
     def _request(self, run: Run, job: JobDir) -> Request:
-        request = self.requests[self.suite.case(run.case).spec]
-        known = self.session.evidence()
+        case, known = self.suite.case(run.case), self.session.evidence()
+        request = self.requests[case.spec]
         added = overrides.of_command_line(None, "", " ".join(schedule.overrides_of(run, self.suite, known)))
         if recording := schedule.recording_of(run, known):
             added += replay.overrides(self._recordings / recording.name, recording.steps)
@@ -205,6 +206,7 @@ class Driver:
             overrides=added,
             seed=run.seed,
             perturbed=run.kind == schedule.PERTURBED,
+            recompute_rewards=case.recompute_rewards and schedule.is_replayed(case, known),
         )
         return replace(request, said=said, defaults=replace(request.defaults, code_id=self.code(run.side)))
 

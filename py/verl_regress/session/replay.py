@@ -6,7 +6,7 @@ generates, and goes on without an error. So what a run used is compared with wha
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ _IN_PATH = (
 _PER_TOKEN, _PER_ANSWER = 48, 4096  # bytes, in 0.9.1: ids twice, positions, masks, log-probs and scores; texts and tags
 # verl's words for a step that was read, with V1 and with V0 (0.9.1).
 _READ = re.compile(rb"(?:cached trajectories from|Load generate result at) step (\d+)")
+_SCORED = b"verl-regress: the rewards of a replayed batch are computed again"  # py/hooks/recomputed_rewards.py
 _STEP = 2  # in the path of a file of a recording: EXPERIMENT_PROJECT/GBS…/STEP/…
 
 
@@ -124,14 +125,18 @@ def need_unchanged(directory: Path, recorded: Mapping[str, str]) -> None:
         )
 
 
-def misused(job: JobDir, recorded: Mapping[str, str], directory: Path, trained: Iterable[int]) -> str | None:
-    """Why a run did not train on exactly what A recorded; None if it did."""
+def misused(
+    job: JobDir, recorded: Mapping[str, str], directory: Path, trained: Collection[int], *, is_scored: bool = False
+) -> str | None:
+    """Why a run did not train on exactly what A recorded, or, with `is_scored`, on rewards of its own; None if it did."""
     if changed := _changed(files_of(directory), recorded):
         return f"it did not leave A's rollouts as they were: {changed}"
     with job.driver_log.open("rb") as log:
-        read = {int(step) for line in log for step in _READ.findall(line)}
-    lacking = _listed(set(trained) - read)
-    return f"it did not read A's rollouts of step {lacking}, so it generated its own" if lacking else None
+        read = [line for line in log if _READ.search(line) or _SCORED in line]
+    if lacking := _listed(set(trained) - {int(step) for line in read for step in _READ.findall(line)}):
+        return f"it did not read A's rollouts of step {lacking}, so it generated its own"
+    scored = sum(_SCORED in line for line in read) if is_scored else len(trained)
+    return None if scored >= len(trained) else f"it computed the rewards of {scored} of {len(trained)} steps again"
 
 
 def _listed(steps: Iterable[int]) -> str:

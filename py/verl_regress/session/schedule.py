@@ -62,6 +62,11 @@ def recording_of(run: Run, evidence: Evidence) -> Recording | None:
     return Recording(f"{known['recorded_by']}-{run.seed}", known["steps"], is_first)
 
 
+def is_replayed(case: Case, evidence: Evidence) -> bool:
+    """Its runs train on recorded rollouts."""
+    return recording_of(first_runs(case)[0], evidence) is not None
+
+
 def runs_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
     """The evidence of a side's runs of a case, by name, without the special ones: A's perturbed run, and runs with rollouts of their own."""
     jobs = jobs_of(evidence)

@@ -29,6 +29,7 @@ class Case:
     speed: bool = False
     memory: bool = False
     deterministic: bool | None = None
+    recompute_rewards: bool = False  # if it is replayed
     ignore: tuple[str, ...] = ()
     decisive: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by metric: better, floor, relative_floor
 
@@ -153,6 +154,7 @@ def _case(
         speed=said.get("speed", False),
         memory=said.get("memory", False),
         deterministic=said.get("deterministic"),
+        recompute_rewards=said.get("recompute_rewards", bool(continues and before[continues].recompute_rewards)),
         ignore=tuple(said.get("ignore", ())),
         decisive=said.get("decisive", {}),
     )

@@ -221,8 +221,7 @@ def judged(job: Mapping[str, Any]) -> records.Run | None:
 
 def _deterministic(case: Case, evidence: Evidence) -> bool | None:
     """What the suite says about that. verl replays in another order than it generates, so in a replayed case only a repeat tells."""
-    is_replayed = schedule.recording_of(schedule.first_runs(case)[0], evidence) is not None
-    return None if is_replayed else case.deterministic
+    return None if schedule.is_replayed(case, evidence) else case.deterministic
 
 
 def decisive_of(case: Case) -> list[Decisive]:

@@ -48,7 +48,7 @@ interrupts() {
   sed -i 's/advantages = verl_F.masked_whiten(advantages, response_mask)$/advantages = -verl_F.masked_whiten(advantages, response_mask)/' \
     "${BATS_FILE_TMPDIR}/planted/verl/trainer/ppo/core_algos.py"
   # One short PPO: suites/rehearsal.yaml takes several minutes.
-  printf 'cases:\n  ppo: {workload: ppo, steps: 2, overrides: [trainer.nnodes=1]}\n' >"${BATS_TEST_TMPDIR}/suite.yaml"
+  printf 'cases:\n  ppo: {workload: ppo, steps: 2, recompute_rewards: true, overrides: [trainer.nnodes=1]}\n' >"${BATS_TEST_TMPDIR}/suite.yaml"
   REPLAY=1 SUITE="${BATS_TEST_TMPDIR}/suite.yaml" CODE_A=codeA CODE_B="path:${BATS_FILE_TMPDIR}/planted" interrupts 'step 1 of 2' scripts/60_verify.sh
   grep -qE ' +this session makes 2 to [0-9]+ runs.*' "${BATS_TEST_TMPDIR}/first"
   grep -q "the session can be continued: 'make verify SESSION=" "${BATS_TEST_TMPDIR}/first"
@@ -61,9 +61,10 @@ interrupts() {
   assert_line 'code +1 of the loaded files differ: verl/trainer/ppo/core_algos.py'
   assert_line 'ppo rollout +identical: .*'
   assert_line 'note +which half: the trainer differs, the rollout is as in A'
+  assert_line "note +this is about the trainer: .* with rewards of their own, .*"
   assert_line 'verdict +regressed \(exit status 9\)'
   session=$(last_session)
-  # A wrote both steps, and B used them.
+  # A wrote both steps, and B used them, with rewards of its own.
   (($(jq -r '.files | keys[]' "${session}/evidence/recording-ppo-100.json" | grep -cE '/[12]/0/tq_batch.pt$') == 2))
   [[ ! -e ${session}/replay ]]
   [[ $(jq .misused "${session}/evidence/job-ppo_b.json") == null ]]
