@@ -72,7 +72,7 @@ def test_speed_and_memory_are_judged_where_a_case_asks_for_it():
     assert [(case.speed, case.memory) for case in suite.cases] == [(False, False), (False, True), (True, False)]
 
 
-def test_rewards_are_computed_again_where_a_case_or_the_one_that_it_continues_says_so():
+def test_rewards_are_computed_again_where_a_case_or_its_source_says_so():
     suite = parse(
         "cases: {a: {workload: ppo}, b: {workload: ppo, recompute_rewards: true}, c: {continues: b, steps: 1}, d: {continues: a, steps: 1}}"
     )

@@ -430,7 +430,7 @@ def test_a_b_that_generates_itself_is_no_evidence_about_b(verify, replays, share
     assert not (the_session(shared).path / "replay").exists()  # it is over
 
 
-def test_a_b_that_took_the_rewards_of_a_is_no_evidence_where_they_are_computed_again(verify, replays, shared):
+def test_a_b_that_took_the_rewards_of_a_instead_of_its_own_is_no_evidence(verify, replays, shared):
     verify(only="", suite=TWO_STEPS.replace("steps", "recompute_rewards: true, steps"), REPLAY="1")
     session = the_session(shared)
     for side, misused in ("a", None), ("b", "it computed the rewards of 0 of 2 steps again"):

@@ -194,6 +194,7 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
             "deterministic": True,
             "seed": 5,
             "perturbed": True,
+            "recompute_rewards": False,
             "plain_secrets": True,
             "debugger": "1",
             "debugger_host": "10.0.0.9",
