@@ -1,11 +1,10 @@
 """Computes the rewards of replayed rollouts again, with the code of the job: cases of a suite with `recompute_rewards`.
 
 verl 0.9.1 computes rewards in its agent loop (`AgentLoopWorker._compute_score`), which a replayed step leaves out, and takes the recorded ones.
-Here its reward workers get each recorded answer as they get it from the agent loop. A recording without rewards is left alone: they come from
-a reward model on the trainer's GPUs, with which verl computes them after a replay, too.
+Here its reward workers get the recorded answers as a padded batch, as they get it for a reward model on the trainer's GPUs. A recording
+without rewards is left alone: verl has them from such a model, with which it computes them after a replay, too.
 """
 
-import itertools
 from collections.abc import Iterable, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -26,13 +25,15 @@ def _wrap(skip: ModuleType) -> None:
     def load_v1(*args: Any, **options: Any) -> Any:
         recorded = load(*args, **options)
         print(SAYS, flush=True)
-        _score_v1(recorded["tensordict"])
+        if recorded["tensordict"].get("rm_scores", None) is not None:
+            _score_v1(recorded["tensordict"])
         return recorded
 
     def replayed_v0(self: Any, step: int, generate: Any, manager: Any, prompts: Any) -> Any:
         recorded = replay_v0(self, step, generate, manager, prompts)
         print(SAYS, flush=True)
-        _score_v0(recorded, prompts.non_tensor_batch)
+        if recorded.batch.get("rm_scores", None) is not None:
+            _score_v0(recorded, prompts.non_tensor_batch)
         return recorded
 
     skip.torch = SimpleNamespace(load=load_v1, save=skip.torch.save)  # type: ignore[attr-defined]
@@ -42,59 +43,50 @@ def _wrap(skip: ModuleType) -> None:
 def _score_v1(recorded: Any) -> None:
     """Score a TensorDict: a row for each answer, without padding, and what the agent loop had as objects."""
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    if recorded.get("rm_scores", None) is None:
-        return
-    prompts, answers = (recorded[name].unbind() for name in ("prompts", "responses"))
+    rows = [recorded[name].unbind() for name in ("prompts", "responses")]
+    masks = [pad_sequence([torch.ones_like(row) for row in each], batch_first=True) for each in rows]
+    prompts, answers = (pad_sequence(each, batch_first=True) for each in rows)
     names = [name for name in sorted(recorded.keys()) if not isinstance(recorded[name], torch.Tensor)]
     columns = {name: list(recorded[name]) for name in names}
     more = columns["extra_fields"]
-    given = _rows({**columns, "__num_turns__": columns["num_turns"], "tool_extra_fields": more})
-    rewards = [torch.zeros(len(answer)) for answer in answers]
-    for row, fields, found in zip(rewards, more, _scores(prompts, answers, given), strict=True):
-        row[-1] = found["reward_score"]
-        fields["reward_extra_info"] = found["reward_extra_info"]
-    recorded["rm_scores"] = torch.nested.as_nested_tensor(rewards, layout=torch.jagged)
+    given = {**columns, "__num_turns__": columns["num_turns"], "tool_extra_fields": more}
+    rewards, infos = _scored(prompts, answers, torch.cat(masks, dim=1), given)
+    for fields, info in zip(more, infos, strict=True):
+        fields["reward_extra_info"] = info
+    scores = [row[: len(answer)] for row, answer in zip(rewards, rows[1], strict=True)]
+    recorded["rm_scores"] = torch.nested.as_nested_tensor(scores, layout=torch.jagged)
 
 
-def _score_v0(recorded: Any, given: Mapping[str, Any]) -> None:
-    """Score a DataProto: a padded row for each answer, and what the agent loop added, as columns; `given` are those of the prompts."""
+def _score_v0(recorded: Any, prompts: Mapping[str, Iterable[Any]]) -> None:
+    """Score a DataProto: a padded row for each answer, and what the agent loop added, as columns; `prompts` has those of the prompts."""
     import numpy as np
 
     batch, columns = recorded.batch, recorded.non_tensor_batch
-    if batch.get("rm_scores", None) is None:
-        return
-    masks = batch["attention_mask"].bool().tensor_split([batch["prompts"].size(1)], dim=1)
-    padded = zip((batch["prompts"], batch["responses"]), masks, strict=True)
-    prompts, answers = ([row[kept] for row, kept in zip(rows, mask, strict=True)] for rows, mask in padded)
-    known = {**given, "__num_turns__": columns["__num_turns__"], "tool_extra_fields": _rows(columns)}
-    found = _scores(prompts, answers, _rows(known))
-    batch["rm_scores"].zero_()
-    for row, answer, each in zip(batch["rm_scores"], answers, found, strict=True):
-        row[len(answer) - 1] = each["reward_score"]
-    names = recorded.meta_info["reward_extra_keys"] = list(found[0]["reward_extra_info"])
-    for name in names:
-        columns[name] = np.array([each["reward_extra_info"][name] for each in found])
+    added = {name: column for name, column in columns.items() if name not in recorded.meta_info["reward_extra_keys"]}
+    more = [dict(zip(added, row, strict=True)) for row in zip(*added.values(), strict=True)]
+    given = {**prompts, "__num_turns__": columns["__num_turns__"], "tool_extra_fields": more}
+    batch["rm_scores"], infos = _scored(batch["prompts"], batch["responses"], batch["attention_mask"], given)
+    recorded.meta_info["reward_extra_keys"] = list(infos[0])
+    columns.update({name: np.array([info[name] for info in infos]) for name in infos[0]})
 
 
-def _rows(columns: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _scores(prompts: Iterable[Any], answers: Iterable[Any], given: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What verl's reward workers find for each answer: `reward_score` and `reward_extra_info`."""
+def _scored(
+    prompts: Any, answers: Any, mask: Any, given: Mapping[str, Iterable[Any]]
+) -> tuple[Any, list[dict[str, Any]]]:
+    """The `rm_scores` of padded answers, and the `reward_extra_info` of each, by verl's reward workers."""
     import numpy as np
     import ray
-    import torch
+    from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
     from verl.protocol import DataProto
 
+    tokens = {"prompts": prompts, "responses": answers, "attention_mask": mask}
+    objects = {name: np.fromiter(column, dtype=object) for name, column in given.items()}
+    data = DataProto.from_dict(tokens, objects)
     names = [name for name in ray.util.list_named_actors() if name.startswith("reward_loop_worker_")]
-    workers = itertools.cycle([ray.get_actor(name) for name in names])
-    pending = []
-    for prompt, answer, known in zip(prompts, answers, given, strict=True):
-        tokens = {"prompts": prompt, "responses": answer, "input_ids": torch.cat([prompt, answer])}
-        tokens["attention_mask"] = torch.ones_like(tokens["input_ids"])
-        objects = {name: np.fromiter([value], dtype=object, count=1) for name, value in known.items()}
-        data = DataProto.from_dict({name: row[None] for name, row in tokens.items()}, objects)
-        pending.append(next(workers).compute_score.remote(data))
-    return ray.get(pending)  # type: ignore[no-any-return]
+    parts = data.split(-(-len(data) // len(names)))  # at most one for each worker
+    pending = [ray.get_actor(name).compute_score_batch.remote(part) for name, part in zip(names, parts, strict=False)]
+    found = [each for part in ray.get(pending) for each in part]
+    rewards = RewardManagerBase.assemble_rm_scores(data, [each["reward_score"] for each in found])
+    return rewards, [each["reward_extra_info"] for each in found]

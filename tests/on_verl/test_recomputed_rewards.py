@@ -13,8 +13,9 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 import recomputed_rewards
 
-PROMPTS, ANSWERS = ([5, 6, 7], [8, 9]), ([1, 2], [3, 4, 5])
-TRUTHS = ("12", "7")
+PROMPTS, ANSWERS = ([5, 6, 7], [8, 9], [8]), ([1, 2], [3, 4, 5], [6])
+TRUTHS = ("12", "7", "1")
+MASKS = [[1, 1, 1, 1, 1, 0], [1, 1, 0, 1, 1, 1], [1, 0, 0, 1, 0, 0]]
 
 
 class Worker:
@@ -23,12 +24,15 @@ class Worker:
     seen: ClassVar[list] = []
 
     def __init__(self):
-        self.compute_score = types.SimpleNamespace(remote=self.score)
+        self.compute_score_batch = types.SimpleNamespace(remote=self.score)
 
     def score(self, data):
         Worker.seen.append(data)
-        truth = data[0].non_tensor_batch["reward_model"]["ground_truth"]
-        reward = data.batch["responses"].shape[1] + float(truth)
+        return [self.score_of(answer) for answer in data]
+
+    def score_of(self, answer):
+        tokens = answer.batch["attention_mask"][3:].sum().item()
+        reward = tokens + float(answer.non_tensor_batch["reward_model"]["ground_truth"])
         return {"reward_score": reward, "reward_extra_info": {"acc": reward}}
 
 
@@ -57,7 +61,8 @@ def recorded_by_v1(path, *, scored=True):
     for number, (prompt, answer) in enumerate(zip(PROMPTS, ANSWERS, strict=True)):
         tokens = {"prompts": torch.tensor(prompt), "responses": torch.tensor(answer)}
         scores = {"rm_scores": torch.full((len(answer),), 0.5)} if scored else {}
-        more = {"extra_fields": {"reward_extra_info": {"acc": 0.5}}, "num_turns": 2}
+        fields = {"reward_extra_info": {"acc": 0.5}, "turn_scores": [number + 1]}
+        more = {"extra_fields": fields, "num_turns": 2}
         rows.append({**tokens, **scores, **more, **given(number)})
     torch.save({"tensordict": list_of_dict_to_tensordict(rows), "keys": ["a_0_0", "b_0_0"]}, path)
     return path
@@ -65,22 +70,27 @@ def recorded_by_v1(path, *, scored=True):
 
 def test_v1_replays_the_rewards_of_its_own_code(skip, tmp_path, capsys):
     found = skip.torch.load(recorded_by_v1(tmp_path / "tq_batch.pt"), weights_only=False)["tensordict"]
-    assert [row.tolist() for row in found["rm_scores"].unbind()] == [[0, 14], [0, 0, 10]]
-    assert [each["reward_extra_info"] for each in found["extra_fields"]] == [{"acc": 14}, {"acc": 10}]
+    assert [row.tolist() for row in found["rm_scores"].unbind()] == [[0, 14], [0, 0, 10], [2]]
+    assert [each["reward_extra_info"]["acc"] for each in found["extra_fields"]] == [14, 10, 2]
     first, second = Worker.seen
-    assert (first.batch["prompts"].tolist(), first.batch["input_ids"].tolist()) == ([[5, 6, 7]], [[5, 6, 7, 1, 2]])
-    assert second.batch["attention_mask"].tolist() == [[1, 1, 1, 1, 1]]
-    assert second[0].non_tensor_batch["extra_info"] == {"index": 1}
+    assert (len(first), len(second)) == (2, 1)
+    assert first.batch["prompts"].tolist() == [[5, 6, 7], [8, 9, 0]]
+    assert first.batch["responses"].tolist() == [[1, 2, 0], [3, 4, 5]]
+    assert [*first.batch["attention_mask"].tolist(), *second.batch["attention_mask"].tolist()] == MASKS
+    assert second[0].non_tensor_batch["extra_info"] == {"index": 2}
     assert second[0].non_tensor_batch["__num_turns__"] == 2
+    assert second[0].non_tensor_batch["tool_extra_fields"]["turn_scores"] == [3]
     assert capsys.readouterr().out == f"{recomputed_rewards.SAYS}\n"
 
 
 def test_v0_replays_the_rewards_of_its_own_code(skip, tmp_path, capsys):
     tensors = {
-        "prompts": [[5, 6, 7], [0, 8, 9]], "responses": [[1, 2, 0], [3, 4, 5]],
-        "attention_mask": [[1, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1]], "rm_scores": [[0.0, 0.5, 0.0], [0.0, 0.0, 0.5]],
+        "prompts": [[5, 6, 7], [0, 8, 9], [0, 0, 8]], "responses": [[1, 2, 0], [3, 4, 5], [6, 0, 0]],
+        "attention_mask": [[1, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0]],
+        "rm_scores": [[0.0, 0.5, 0.0], [0.0, 0.0, 0.5], [0.5, 0.0, 0.0]],
     }  # fmt: skip
-    columns = {"__num_turns__": np.array([2, 2]), "acc": np.array([0.5, 0.5]), "turn_scores": np.array([1, 2])}
+    columns = {"__num_turns__": [2, 2, 2], "acc": [0.5, 0.5, 0.5], "turn_scores": [1, 2, 3]}
+    columns = {name: np.array(column) for name, column in columns.items()}
     recorded = DataProto.from_dict({name: torch.tensor(rows) for name, rows in tensors.items()}, columns)
     recorded.meta_info["reward_extra_keys"] = ["acc"]
     (tmp_path / "3").mkdir()
@@ -89,13 +99,13 @@ def test_v0_replays_the_rewards_of_its_own_code(skip, tmp_path, capsys):
         action=skip.SkipAction.CACHE, _get_step_dump_dir=lambda step: tmp_path / str(step),
         gen_batch_name="gen_batch.dp", print_mark="",
     )  # fmt: skip
-    known = {name: np.array([given(0)[name], given(1)[name]], dtype=object) for name in given(0)}
+    known = {name: np.array([given(number)[name] for number in range(3)], dtype=object) for name in given(0)}
     prompts = types.SimpleNamespace(non_tensor_batch=known)
     found = skip.RolloutSkip.warp_function(replay, 3, None, "manager", prompts)
-    assert found.batch["rm_scores"].tolist() == [[0, 14, 0], [0, 0, 10]]
-    assert found.non_tensor_batch["acc"].tolist() == [14, 10]
-    assert [data.batch["input_ids"].tolist() for data in Worker.seen] == [[[5, 6, 7, 1, 2]], [[8, 9, 3, 4, 5]]]
-    assert Worker.seen[1][0].non_tensor_batch["tool_extra_fields"]["turn_scores"] == 2
+    assert found.batch["rm_scores"].tolist() == [[0, 14, 0], [0, 0, 10], [2, 0, 0]]
+    assert found.non_tensor_batch["acc"].tolist() == [14, 10, 2]
+    assert [data.batch["responses"].tolist() for data in Worker.seen] == [[[1, 2, 0], [3, 4, 5]], [[6, 0, 0]]]
+    assert Worker.seen[1][0].non_tensor_batch["tool_extra_fields"] == {"__num_turns__": 2, "turn_scores": 3}
     assert recomputed_rewards.SAYS in capsys.readouterr().out
 
 
