@@ -33,7 +33,7 @@ def full_disk(monkeypatch):
 
 
 def test_a_state_with_reserved_space_is_written_on_a_full_disk(job, full_disk):
-    job.reserve_state("ended")
+    files.reserve(job.state / "ended")
     reason = "it is so: " + "ü" * 1000
     job.write_state("ended", {"exit_code": 1, "reason": reason})
     assert [path.name for path in job.state.iterdir()] == ["ended"]
@@ -47,7 +47,7 @@ def test_a_state_without_reserved_space_leaves_nothing_behind(job, full_disk):
 
 
 def test_unused_reserved_space_is_freed(job):
-    job.reserve_state("ended")
+    files.reserve(job.state / "ended")
     job.write_state("ended", {"exit_code": 0})
     assert [path.name for path in job.state.iterdir()] == ["ended"]
     assert json.loads((job.state / "ended").read_text())["exit_code"] == 0

@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -139,8 +138,8 @@ def test_the_peers_of_connections_that_these_processes_open(monkeypatch):
         for at, (local, peer, state, inode) in enumerate(rows + rows6)
     ]
     monkeypatch.setattr(processes, "_connections", lambda: tables)
-    ours = [types.SimpleNamespace(readlink=lambda at=at: f"socket:[{own + 2 * at}]") for at in range(len(tables))]
-    monkeypatch.setattr(processes, "_descriptors", {7: ours}.get)
+    ours = {f"socket:[{own + 2 * at}]" for at in range(len(tables))}
+    monkeypatch.setattr(processes, "_holders", lambda sockets, _pids: [(name, 7) for name in ours & sockets.keys()])
     monkeypatch.setattr(processes.sys, "byteorder", "little")
     assert processes.peers([7]) == {"192.0.2.1:80", "10.0.0.7:6379", "2001:db8::2:443", "10.0.0.6:80"}
 

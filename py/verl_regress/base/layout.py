@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import BadInput, RegressError
-from verl_regress.base.files import now, read_json, reserve, write_reserved
+from verl_regress.base.files import now, read_json, write_reserved
 from verl_regress.base.trust import group_number
 
 HELPER_DIR = Path(__file__).resolve().parents[3]  # this version of the helper (scripts/lib/helper.bash)
@@ -207,10 +207,6 @@ class JobDir:
     def write_state(self, name: str, content: dict[str, Any]) -> None:
         """Write `state/<name>` atomically, stamped with the time (UTC, ISO 8601)."""
         write_reserved(self.state / name, json.dumps({"time": now(), **content}, indent=2) + "\n")
-
-    def reserve_state(self, name: str) -> None:
-        """Reserve the space of `state/<name>` now, in case the disk is full later. Raises OSError."""
-        reserve(self.state / name)
 
     def read_state(self, name: str) -> dict[str, Any] | None:
         """`state/<name>`, or None if it was not written. Raises Unreadable."""

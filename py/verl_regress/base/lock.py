@@ -77,9 +77,8 @@ def is_held(path: Path, how: int = fcntl.LOCK_SH) -> bool:
     Two processes that ask with LOCK_SH do not see each other. LOCK_EX needs a file that this user may write.
     """
     how_opened = os.O_RDWR if how == fcntl.LOCK_EX else os.O_RDONLY
-    descriptor = os.open(
-        path, how_opened | os.O_NONBLOCK | os.O_CLOEXEC
-    )  # a pipe in its place must not make us wait for its writer
+    # A pipe in its place must not make us wait for its writer.
+    descriptor = os.open(path, how_opened | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return not take_within(descriptor, -1, how)
     finally:

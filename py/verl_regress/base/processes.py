@@ -109,16 +109,11 @@ def _socket(row: Sequence[str]) -> str:
 def _holders(sockets: Collection[str], pids: Collection[int]) -> Iterator[tuple[str, int]]:
     """Which of the sockets which of the processes have open, as far as the kernel shows us."""
     for pid in pids if sockets else ():
-        for descriptor in _descriptors(pid):
-            with contextlib.suppress(OSError):  # it has just been closed
-                if (name := str(descriptor.readlink())) in sockets:
-                    yield name, pid
-
-
-def _descriptors(pid: int) -> list[Path]:
-    with contextlib.suppress(OSError):  # it has just ended, or is not ours
-        return list(Path(f"/proc/{pid}/fd").iterdir())
-    return []
+        with contextlib.suppress(OSError):  # it has just ended, or is not ours
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):  # it has just been closed
+                    if (name := str(descriptor.readlink())) in sockets:
+                        yield name, pid
 
 
 def _connections() -> list[list[str]]:

@@ -17,11 +17,6 @@ from pathlib import Path
 _LARGE = ("torch", "transformers", "vllm", "ray")  # thousands of modules, of which each process of a job imports most
 
 
-def is_older(version: str, oldest: str) -> bool:
-    """Is `version` older than `oldest`, a release such as 2.54?"""
-    return _numbers(version) < _numbers(oldest)
-
-
 def _numbers(version: str) -> tuple[int, ...]:
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(number) for number in match.group().split(".")) if match else ()
@@ -50,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
             except metadata.PackageNotFoundError:
                 print(f"error   {sys.executable} has no package 'ray'.", file=sys.stderr)
                 return 1
-            print(version, *(["older"] if is_older(version, oldest) else []))
+            print(version, *(["older"] if _numbers(version) < _numbers(oldest) else []))
         case ["compile"]:
             for folder in without_bytecode():
                 if os.access(folder, os.W_OK):

@@ -75,9 +75,8 @@ def problem_of(checkpoint: Path, gpus: int | None = None) -> str | None:
         [checkpoint] if is_sft else [checkpoint / "actor", *(path for path in paths if path == checkpoint / "critic")]
     )
     for part in parts:
-        files = [
-            path for path in paths if path.is_relative_to(part)
-        ]  # from FSDP or Megatron (dist_ckpt, or huggingface with mbridge)
+        # From FSDP or Megatron (dist_ckpt, or huggingface with mbridge).
+        files = [path for path in paths if path.is_relative_to(part)]
         if not any(path.match("model_world_size_*") or path.suffix in (".distcp", ".safetensors") for path in files):
             return f"{'it' if is_sft else part.name} has no weights"
     if not is_sft and checkpoint / "data.pt" not in paths:

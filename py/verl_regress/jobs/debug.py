@@ -94,9 +94,8 @@ def take(job: JobDir, address: str, phase: str, *, logs: bool = False) -> Path:
     files = _ask(_sources(job, api, (*_LEFT_OUT, "death_cause") if is_blind else _LEFT_OUT), end)
     threads = {}
     if logs:
-        driver = {
-            "logs/driver.log": partial(_tail, job.driver_log, redactor)
-        }  # the launcher removed the secrets from it
+        # The launcher removed the secrets from it.
+        driver = {"logs/driver.log": partial(_tail, job.driver_log, redactor)}
         files |= _ask(driver if is_blind else driver | _log_sources(api, files, redactor), end)
         threads = {f"stacks/{name}.txt": text for name, text in _stacks(job).items()}
     errors = {name: answer.error for name, answer in sorted(files.items()) if answer.error is not None}

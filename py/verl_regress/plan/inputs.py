@@ -69,9 +69,8 @@ def find(
     """
     texts = [(key, text) for key, text in leaves(composed.config) if isinstance(text, str) and text]
     found: dict[Path, Input] = {}
-    for key, text in sorted(
-        texts, key=lambda each: composed.origin_of(each[0]) is None
-    ):  # what a user named comes first
+    # What a user named comes first.
+    for key, text in sorted(texts, key=lambda each: composed.origin_of(each[0]) is None):
         origin = composed.origin_of(key)
         artefact = artefacts.get(text) if origin == OURS else None
         one = _input(root, environment, key, text, origin, artefact)

@@ -106,21 +106,16 @@ def _suite(name: str, content: Mapping[str, Any]) -> Suite:
     cases: list[Case] = []
     for case_name, said in content["cases"].items():
         case = _case(name, content, case_name, said, {case.name: case for case in cases})
-        cases += [case, *_that_equal(case)]
+        cases.append(case)
+        for number, apart in enumerate(case.equal, start=1):
+            named, overrides = f"{case_name}-{number}", (*case.overrides, *apart)
+            cases.append(replace(case, name=named, overrides=overrides, equal=(), equals=case_name))
     names = [case.name for case in cases]
     if twice := next((each for each in names if names.count(each) > 1), None):
         raise BadInput(
             f"The suite {name} has two cases '{twice}', because each override set of 'equal' is one, named by its number: rename the other one."
         )
     return Suite(name, content.get("title", ""), tuple(cases), content, content.get("reuse", True))
-
-
-def _that_equal(case: Case) -> list[Case]:
-    """A case for each override set with which it must train in the same way: `ppo-1`, `ppo-2`."""
-    return [
-        replace(case, name=f"{case.name}-{number}", overrides=(*case.overrides, *apart), equal=(), equals=case.name)
-        for number, apart in enumerate(case.equal, start=1)
-    ]
 
 
 def _case(

@@ -181,15 +181,13 @@ class _Survey:
         users = [job for number, job in enumerate(self._jobs) if job.name in self._why or number < self._args.keep]
         home, known = self._root.snapshots, snapshot.list_snapshots(self._root)
         used = {code: f"the job {job.name} uses it" for job in reversed(users) for code in job.names(home)}
-        paths = [path for path in _entries(home) if path.name in known]
-        reasons = [
-            self._named(path.name, known[path.name]) or used.get(path.name) or self._claim_on(path.name)
-            for path in paths
-        ]
-        return [
-            self._thing("snapshot", path, (path / snapshot.RECORD_FILE).stat().st_mtime, reason)
-            for path, reason in zip(paths, reasons, strict=True)
-        ]
+        named = {code for code, record in known.items() if {code, record["source"]} & {*self._args.named}}
+        used |= dict.fromkeys(named, "CODE_ID, CODE_A or CODE_B names it")
+        found = []
+        for path in (path for path in _entries(home) if path.name in known):
+            made, reason = (path / snapshot.RECORD_FILE).stat().st_mtime, used.get(path.name)
+            found.append(self._thing("snapshot", path, made, reason or self._claim_on(path.name)))
+        return found
 
     def helpers(self) -> list[_Thing]:
         """The versions of the helper. A job keeps the one that it started with; a session may run from any, even between its jobs."""
@@ -201,9 +199,6 @@ class _Survey:
         }
         used[layout.HELPER_DIR.name] = "in use"
         return [self._thing("helper", path, path.stat().st_ctime, used.get(path.name)) for path in paths]
-
-    def _named(self, code: str, record: snapshot.Record) -> str | None:
-        return None if {code, record["source"]}.isdisjoint(self._args.named) else "CODE_ID, CODE_A or CODE_B names it"
 
     def _thing(self, kind: str, path: Path, made: float, reason: str | None) -> _Thing:
         """A snapshot or a helper, which may stay though no knob, no plan and no session names it."""

@@ -174,9 +174,8 @@ def send(
     planned = _with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=knobs.is_on("ALLOW_MISMATCH")))
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
     _make_directories(planned.job)
-    with tempfile.TemporaryFile(
-        dir=job.state
-    ) as file:  # of whomever a server makes the owner of what we write (`root_squash`)
+    # Of whomever a server makes the owner of what we write (`root_squash`).
+    with tempfile.TemporaryFile(dir=job.state) as file:
         owners = {*trusted(), str(os.fstat(file.fileno()).st_uid)}
     planned = replace(planned, environment=planned.environment.with_owners(owners))
     if announce:

@@ -19,6 +19,7 @@ from typing import Any
 
 from redaction import Redactor
 from verl_regress.base.errors import RegressError, last_line
+from verl_regress.base.files import reserve
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import JOB_UIDS, need, of_job
 from verl_regress.cluster import nodes
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         except RegressError as error:
             return _fail(job, plan, tee, error)
         try:
-            job.reserve_state("ended")
+            reserve(job.state / "ended")
             (job.state / "stacks_asked").touch()
             return _run(job, plan, tee)
         finally:
