@@ -5,7 +5,7 @@ Here its reward workers get the recorded answers as a padded batch, as they get 
 without rewards is left alone: verl has them from such a model, with which it computes them after a replay, too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -59,7 +59,7 @@ def _score_v1(recorded: Any) -> None:
     recorded["rm_scores"] = torch.nested.as_nested_tensor(scores, layout=torch.jagged)
 
 
-def _score_v0(recorded: Any, prompts: Mapping[str, Iterable[Any]]) -> None:
+def _score_v0(recorded: Any, prompts: Mapping[str, Any]) -> None:
     """Score a DataProto: a padded row for each answer, and what the agent loop added, as columns; `prompts` has those of the prompts."""
     import numpy as np
 
@@ -72,18 +72,15 @@ def _score_v0(recorded: Any, prompts: Mapping[str, Iterable[Any]]) -> None:
     columns.update({name: np.array([info[name] for info in infos]) for name in infos[0]})
 
 
-def _scored(
-    prompts: Any, answers: Any, mask: Any, given: Mapping[str, Iterable[Any]]
-) -> tuple[Any, list[dict[str, Any]]]:
+def _scored(prompts: Any, answers: Any, mask: Any, given: Mapping[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
     """The `rm_scores` of padded answers, and the `reward_extra_info` of each, by verl's reward workers."""
     import numpy as np
     import ray
     from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
     from verl.protocol import DataProto
 
-    tokens = {"prompts": prompts, "responses": answers, "attention_mask": mask}
     objects = {name: np.fromiter(column, dtype=object) for name, column in given.items()}
-    data = DataProto.from_dict(tokens, objects)
+    data = DataProto.from_dict({"prompts": prompts, "responses": answers, "attention_mask": mask}, objects)
     names = [name for name in ray.util.list_named_actors() if name.startswith("reward_loop_worker_")]
     parts = data.split(-(-len(data) // len(names)))  # at most one for each worker
     pending = [ray.get_actor(name).compute_score_batch.remote(part) for name, part in zip(names, parts, strict=False)]
