@@ -333,7 +333,10 @@ def test_values_with_a_dollar_do_not_go_through_ray(planned, submit, shared):
     assert not literal.keys() & sent.keys()
     assert job.environment.by_hook == literal
     # env_vars comes first, because the others see what it sets
-    assert sent["VERL_REGRESS_HOOKS"] == "env_vars,identity,process_memory,job_exceptions,transfer_queue_names,mine"
+    assert (
+        sent["VERL_REGRESS_HOOKS"]
+        == "env_vars,identity,process_memory,job_exceptions,transfer_queue_names,critic_attention,mine"
+    )
     assert not any("$" in word for word in job.command_line())
 
     assert submit("SUBMISSION_ID=mine", spec=f"{SPEC}env_vars: {{REF: '${{HOME}}'}}\n").status == 0
@@ -379,8 +382,9 @@ def test_sft_has_its_own_trainer_data_and_driver(planned, shared):
 
 
 def test_a_perturbed_job_has_the_hook_for_it(planned):
+    assert "torch_seed" in planned(said={"seed": 5}).environment.variables["VERL_REGRESS_HOOKS"].split(",")
     hooks = planned(said={"perturbed": True}).environment.variables["VERL_REGRESS_HOOKS"]
-    assert hooks == "identity,process_memory,job_exceptions,last_bit,transfer_queue_names"
+    assert hooks == "identity,process_memory,job_exceptions,last_bit,transfer_queue_names,critic_attention"
 
 
 def test_rays_debugger_is_off_unless_it_was_asked_for(planned):

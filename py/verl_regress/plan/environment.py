@@ -117,6 +117,7 @@ def _variables(
     hooks = [
         "identity,process_memory,job_exceptions",
         "debugger" if said.debugger else "",
+        "torch_seed" if said.seed is not None else "",
         "last_bit" if said.perturbed else "",
         "recomputed_rewards" if said.recompute_rewards else "",
         *workload.hooks,

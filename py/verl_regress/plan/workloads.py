@@ -91,6 +91,7 @@ WORKLOADS: dict[str, Workload] = {
         seed_keys=(*_RL_SEEDS, *_CRITIC_SEEDS),
         model_keys=(_ACTOR, "critic.model.path"),
         estimator=("algorithm.adv_estimator=gae",),
+        hooks=(*_GRPO.hooks, "critic_attention"),
     ),
     "grpo": _GRPO,
     "sft": Workload(
