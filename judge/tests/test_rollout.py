@@ -27,6 +27,7 @@ def run(tmp_path):
 
 
 LENGTH, MISMATCH, LOSS = "response_length/mean", "training/rollout_probs_diff_mean", "actor/pg_loss"
+SCORE = "critic/score/mean"
 
 
 def judged(a, b):
@@ -75,6 +76,16 @@ def test_other_tokens_ask_for_a_second_run_of_a_and_then_are_a_change(run):
 def test_equal_tokens_with_other_log_probs_are_a_change(run):
     found = judged([run("a"), run("again")], run("b", **{MISMATCH: 1.3}))
     assert (found.word, found.reason[:35]) == (Word.CHANGED, "B samples A's tokens with other log")
+
+
+def test_other_log_probs_are_no_change_where_the_trainer_of_a_does_not_repeat_itself(run):
+    def noisy(b):
+        return rollout.case([run("a"), run("again")], b, name="x", is_noisy=True)
+
+    found = noisy(run("b", **{MISMATCH: 1.01}))
+    assert (found.word, found.reason[:36]) == (Word.SAME, "A has other log-probs in each run, a")
+    for changed in run("b", "other", **{LENGTH: 1.2}), run("b", **{SCORE: 1.2}):
+        assert noisy(changed).word is Word.CHANGED
 
 
 def test_a_rollout_that_disagrees_more_with_the_actor_is_regressed(run):

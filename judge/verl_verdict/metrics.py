@@ -188,6 +188,11 @@ def stage_of(name: str) -> Stage:
     return next((stage for stage in STAGES if name.startswith(stage.metrics)), _OTHER)
 
 
+def is_of_mismatch(name: str) -> bool:
+    """Does it show how far rollout and actor disagree about the same tokens?"""
+    return stage_of(name) is STAGES[2]
+
+
 def is_of_sampling(name: str) -> bool:
     """Does it show which tokens were sampled: lengths, probabilities, scores?"""
     return stage_of(name) in STAGES[1:4]

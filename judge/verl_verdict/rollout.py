@@ -14,9 +14,10 @@ from verl_verdict.verdicts import Verdict, Word
 _NOT_ASKED = (comparable.REPLAY, "override trainer.total_training_steps", "override trainer.save_freq")
 
 
-def case(runs_a: Sequence[Run], b: Run, *, name: str) -> Verdict:
+def case(runs_a: Sequence[Run], b: Run, *, name: str, is_noisy: bool = False) -> Verdict:
     """The verdict on the first step of B's own run, compared with A's first run. A second run of A tells whether it repeats itself; it is
-    asked for (`deterministic` is None) where that matters. The hash of the tokens is the first step's.
+    asked for (`deterministic` is None) where that matters. The hash of the tokens is the first step's. With `is_noisy` A's trainer is known
+    not to repeat itself, so runs of A that agree about log-probs do so by chance.
     """
     base = Verdict(
         name, Word.INCONCLUSIVE, "", workload=b.workload, how="tokens, lengths and log-probs of the first step", pairs=1
@@ -43,11 +44,11 @@ def case(runs_a: Sequence[Run], b: Run, *, name: str) -> Verdict:
         return says(word, f"B samples A's tokens, and all that is known of them is {equal}")
     with_tokens = "A's tokens with other log-probs or rewards"
     what = f"B samples {with_tokens if has_same_tokens else 'other tokens than A'}"
-    if base.deterministic:
-        return says(Word.CHANGED, f"{what}, and A's own runs sample the same")
     if base.deterministic is None:
         return says(Word.INCONCLUSIVE, f"{what}, and one run of A does not tell whether it repeats itself")
-    varies = "A samples other tokens in each run, and"
+    if base.deterministic and not (is_noisy and has_same_tokens and _differs_in_log_probs_alone(a, other)):
+        return says(Word.CHANGED, f"{what}, and A's own runs sample the same")
+    varies = f"A {'has other log-probs' if has_same_tokens else 'samples other tokens'} in each run, and"
     if _is_within_floors(runs, other):
         return says(Word.SAME, f"{varies} B's lengths, log-probs and scores differ no more than that")
     return says(Word.INCONCLUSIVE, f"{varies} one step does not tell whether B differs more: run REPLAY=0")
@@ -72,6 +73,11 @@ def _first_step(run: Run) -> Run:
 def _is_of_rollout(name: str) -> bool:
     """What recording rollouts changes is no part of a replayed run's record, so it is none of any run here."""
     return metrics.stage_of(name) in metrics.STAGES[:4] and not metrics.is_of_recording(name)
+
+
+def _differs_in_log_probs_alone(a: Run, other: Run) -> bool:
+    of_log_probs = [name for name in a.series if metrics.is_of_mismatch(name)]
+    return exact.repeats([a.without(of_log_probs), other.without(of_log_probs)]) is True
 
 
 def _is_within_floors(runs: Sequence[Run], other: Run) -> bool:

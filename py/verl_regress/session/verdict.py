@@ -136,7 +136,7 @@ def _of_rollout(case: Case, evidence: Evidence, trainer: Verdict, budget: int | 
         return Verdict(case=name, word=Word.INCONCLUSIVE, reason=reason, how="nothing was compared")
     first = next(iter(schedule.runs_of(case, "A", evidence).values()))
     *a, b = (_first_step_of(job).without(case.ignore) for job in (first, *own_a, *own_b))
-    return rollout.case(a, b, name=name)
+    return rollout.case(a, b, name=name, is_noisy=trainer.deterministic is False)
 
 
 def _first_step_of(job: Mapping[str, Any]) -> records.Run:
