@@ -11,7 +11,8 @@ from verl_verdict.exact import Outcome
 from verl_verdict.records import TOKENS, Run
 from verl_verdict.verdicts import Verdict, Word
 
-_NOT_ASKED = (comparable.REPLAY, "override trainer.total_training_steps", "override trainer.save_freq")
+_OF_ITS_LENGTH = ("trainer.total_training_steps", "trainer.save_freq")
+_NOT_ASKED = (comparable.REPLAY, *(f"override {key}" for key in _OF_ITS_LENGTH))
 
 
 def case(runs_a: Sequence[Run], b: Run, *, name: str, is_noisy: bool = False) -> Verdict:
@@ -26,7 +27,8 @@ def case(runs_a: Sequence[Run], b: Run, *, name: str, is_noisy: bool = False) ->
     if early := preconditions.verdict(base, runs, [other]):
         return early
     a, repeats = runs[0], exact.repeats(runs) and len({run.hashes.get(TOKENS) for run in runs}) == 1
-    base = dataclasses.replace(base, deterministic=repeats, config=tuple(comparable.config(a, other)))
+    config = [each for each in comparable.config(a, other) if each.name not in _OF_ITS_LENGTH]
+    base = dataclasses.replace(base, deterministic=repeats, config=tuple(config))
     if not exact.compared(a, other) or not {TOKENS} <= a.hashes.keys() & other.hashes.keys():
         return dataclasses.replace(base, reason="the runs did not record what they sampled at the first step")
     found = exact.compare(a, other, exact.noise([runs]))

@@ -222,7 +222,8 @@ class _ProgressSigns:
     def show(self, judgement: Judgement) -> None:
         """Show what the job is doing if nothing was printed for a while; before its first step, each change at once."""
         now, status = time.monotonic(), judgement.status
-        words = judgement.debugged or doing(self._job, status, self.step if self._writes_steps else None, self._total)
+        step = (self.step if self._is_training else 0) if self._writes_steps else None  # a resumed job starts anew
+        words = judgement.debugged or doing(self._job, status, step, self._total)
         if words is not None:
             self.doing = words
             is_news = status is Status.RUNNING and not self._is_training and judgement.debugged is None
@@ -230,7 +231,7 @@ class _ProgressSigns:
 
 
 def doing(job: JobDir, status: Status, step: int | None, total: int | None) -> str | None:
-    """What it is doing; None if it is over. `step` is the last recorded one, None if the job records none; it announced `total`."""
+    """What it is doing; None if it is over. `step` is its last one, 0 before its first, None if the job records none; it announced `total`."""
     if status is not Status.RUNNING:
         return _BEFORE_IT_RUNS.get(status)
     if job.read_state("ended") is not None:
