@@ -135,9 +135,8 @@ def _prepare(
     """Pair the runs and compare each pair."""
     paired = pairing.pair_runs(runs_a, runs_b)
     is_replay = all(comparable.REPLAY in run.facts for run in (*runs_a, *runs_b))
-    if is_replay:  # the first run of A generated, and verl hands replayed rollouts to the trainer in another order
-        reordered = tuple(dataclasses.replace(pair, a=pair.a[::-1]) for pair in paired.pairs)
-        paired = dataclasses.replace(paired, pairs=reordered)
+    if is_replay:
+        paired = dataclasses.replace(paired, pairs=pairing.of_replays(paired.pairs))
     groups = [pair.a for pair in paired.pairs] or [tuple(runs_a)]
     repeats = [each for group in groups if (each := exact.repeats(group)) is not None]
     if repeats and not all(repeats):

@@ -1,5 +1,6 @@
 """Which run of B is compared with which run of A: by seed, or in the given order if the records do not tell their seeds."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,16 @@ def _by_seed(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Pairing:
     paired = {pair.seed for pair in found}
     alone = (tuple(run for run in side if run.seed not in paired) for side in (runs_a, runs_b))
     return Pairing(tuple(found), *alone)
+
+
+def of_replays(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    """The pairs with A's last replayed run first. A's first run recorded the rollouts, and verl hands a recording on in another order than it
+    was generated: it counts only until two replayed runs with one seed tell how A repeats itself.
+    """
+    has_two = any(len(pair.a) > 2 for pair in pairs)
+    return tuple(
+        dataclasses.replace(pair, a=pair.a[1:][::-1] if has_two and len(pair.a) > 1 else pair.a[::-1]) for pair in pairs
+    )
 
 
 def replicates(pairs: Sequence[Pair]) -> tuple[Pair, ...]:

@@ -104,10 +104,10 @@ def test_each_override_set_that_must_train_in_the_same_way_is_a_case_with_one_pa
     assert suites.of_recorded(suite.recorded()) == suite
 
 
-def test_replayed_cases_may_take_a_step_of_a_and_of_b_with_their_own_rollouts():
+def test_replayed_cases_may_take_further_runs_of_a_and_steps_with_own_rollouts():
     text = (
         "cases: {ppo: {workload: ppo}, more: {continues: ppo, steps: 2}, exact: {workload: ppo, deterministic: true}, "
         "cost: {workload: grpo, speed: true, deterministic: false}, group: {workload: grpo, equal: [[a=1]]}}"
     )
     most = {case.name: case.most_runs(is_replayed=True) for case in suites.parse(text, "my.yaml").cases}
-    assert most == {"ppo": 6, "more": 4, "exact": 6, "cost": 2, "group": 2, "group-1": 2}
+    assert most == {"ppo": 7, "more": 5, "exact": 7, "cost": 2, "group": 2, "group-1": 2}

@@ -11,14 +11,15 @@ from verl_regress.store.sessions import jobs_of
 
 Evidence = Mapping[str, Any]
 
-AGAIN, PERTURBED, ROLLOUT = "again", "perturbed", "rollout"  # kinds of runs
+AGAIN, THIRD, PERTURBED, ROLLOUT = "again", "third", "perturbed", "rollout"  # kinds of runs
 PAIRS = "pairs"  # what a verdict may lack beside these
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a case with A or B. Its kind may be AGAIN, a second run of A with the first seed; PERTURBED, one whose last bits are
-    changed; or ROLLOUT, one step of a replayed case for which the run generates its own rollouts.
+    """One run of a case with A or B. Its kind may be AGAIN, a second run of A with the first seed, and in a replayed case with each; THIRD,
+    one more there with the first seed; PERTURBED, one whose last bits are changed; or ROLLOUT, one step of a replayed case for which the
+    run generates its own rollouts.
     """
 
     case: str
@@ -29,9 +30,9 @@ class Run:
 
     @property
     def name(self) -> str:
-        """`ppo_a`, `ppo_b_2` for the second pair, `ppo_a_again`, `ppo_a_perturbed`, `ppo_b_rollout`."""
-        which = self.kind or (self.pair if self.pair > 1 else "")
-        return f"{self.case}_{self.side.lower()}" + (f"_{which}" if which else "")
+        """`ppo_a`, `ppo_b_2` for the second pair, `ppo_a_again`, `ppo_a_again_2`, `ppo_a_perturbed`, `ppo_b_rollout`."""
+        which = (self.kind, str(self.pair) if self.pair > 1 else "")
+        return "_".join([self.case, self.side.lower(), *filter(None, which)])
 
 
 def first_runs(case: Case) -> tuple[Run, Run]:
@@ -70,7 +71,7 @@ def is_replayed(case: Case, evidence: Evidence) -> bool:
 def runs_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
     """The evidence of a side's runs of a case, by name, without the special ones: A's perturbed run, and runs with rollouts of their own."""
     jobs = jobs_of(evidence)
-    runs = [run for run in all_runs(case) if run.side == side and run.kind in ("", AGAIN)]
+    runs = [run for run in all_runs(case) if run.side == side and run.kind in ("", AGAIN, THIRD)]
     return {run.name: jobs[run.name] for run in runs if run.name in jobs}
 
 
@@ -81,10 +82,12 @@ def special_of(case: Case, kind: str, evidence: Evidence, side: str = "A") -> li
 
 
 def all_runs(case: Case) -> list[Run]:
-    """Every run that a case may take, A's first, with its second, its perturbed and its own run after the first one."""
-    runs = [Run(case.name, side, seed, pair) for side in "AB" for pair, seed in enumerate(case.seeds, start=1)]
-    of_a = [special_run(case, kind) for kind in (AGAIN, PERTURBED, ROLLOUT)]
-    return [runs[0], *of_a, *runs[1:], special_run(case, ROLLOUT, "B")]
+    """Every run that a case may take, A's first, in each pair with its second, and after the first pair's those of other kinds."""
+    pairs = list(enumerate(case.seeds, start=1))
+    of_a = [Run(case.name, "A", seed, pair, kind) for pair, seed in pairs for kind in ("", AGAIN)]
+    special = [special_run(case, kind) for kind in (THIRD, PERTURBED, ROLLOUT)]
+    of_b = [Run(case.name, "B", seed, pair) for pair, seed in pairs]
+    return [*of_a[:2], *special, *of_a[2:], *of_b, special_run(case, ROLLOUT, "B")]
 
 
 def spent(evidence: Evidence) -> int:
@@ -110,19 +113,22 @@ def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Collection[
     """The next run of a case.
 
     B comes first in the first pair: which earlier run of A fits is known when B has run. Then the sides alternate. In a replayed case A comes
-    first in every pair, because B trains on what A recorded.
+    first in every pair, because B trains on what A recorded, and from the second one on A replays that, too: B is compared with that run.
     """
     recorded = jobs_of(evidence)
     for pair, seed in enumerate(case.seeds, start=1):
-        b_first = pair % 2 == 1 and recording_of(Run(case.name, "A", seed, pair), evidence) is None
-        for side in "BA" if b_first else "AB":
-            run = Run(case.name, side, seed, pair)
+        a, b, again = (Run(case.name, side, seed, pair, kind) for side, kind in (("A", ""), ("B", ""), ("A", AGAIN)))
+        if is_replayed(case, evidence):
+            runs = [a, b] if pair == 1 else [a, again, b]
+        else:
+            runs = [b, a] if pair % 2 else [a, b]
+        for run in runs:
             if refusal_of(run, evidence) is not None:
                 return None
             if run.name not in recorded:
                 return run if why_not(run, case, evidence) is None else None
         wanted = wants(case)
-        for kind, side in ((AGAIN, "A"), (PERTURBED, "A"), (ROLLOUT, "B"), (ROLLOUT, "A")):
+        for kind, side in ((AGAIN, "A"), (THIRD, "A"), (PERTURBED, "A"), (ROLLOUT, "B"), (ROLLOUT, "A")):
             run = special_run(case, kind, side)
             if kind in wanted and run.name not in recorded:
                 return run

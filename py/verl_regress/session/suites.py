@@ -43,14 +43,15 @@ class Case:
         return bool(self.equal or self.equals)
 
     def most_runs(self, *, is_replayed: bool = False) -> int:
-        """The most runs that it can take: its pairs, A once more to see whether it repeats itself, and if it may, A perturbed; replayed, one
-        step of A and of B with rollouts of their own, and `deterministic` counts for nothing.
+        """The most runs that it can take: its pairs, A once more to see whether it repeats itself, and if it may, A perturbed; replayed, A once
+        more in each pair and a third time in the first, one step of A and of B with rollouts of their own, and `deterministic` counts for
+        nothing.
         """
         if self.is_in_group:
             return 2
         is_replayed = is_replayed and not (self.speed or self.memory)
         deterministic = None if is_replayed else self.deterministic
-        own = 2 if is_replayed and not self.continues else 0
+        own = 0 if not is_replayed else len(self.seeds) + (0 if self.continues else 2)
         return 2 * len(self.seeds) + (deterministic is None) + (deterministic is not False) + own
 
 
