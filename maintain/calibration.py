@@ -235,26 +235,27 @@ def replays(workload: str, number: int) -> tuple[Run, ...]:
 
 
 def replayed_pairs(mutation: Mutation) -> list[Pair]:
-    """Its pairs with replay, as many as the judge may take: A's recording run and B's, with A's first replay for the first pair, as in a session.
+    """Its pairs with replay, as many as the judge may take: A's recording run, its replay, for the first pair a second one, and B's.
 
     None of SFT, which samples nothing."""
     workload = mutation.recipe.workload
     found: list[Pair] = []
     for number in range(REPLAYED, MOST_PAIRS) if workload != "sft" else ():
-        (first, _), repeat = noisy_pair(workload, number), replays(workload, number)[0]
+        (first, _), repeats = noisy_pair(workload, number), replays(workload, number)
         b = dataclasses.replace(first, name=f"replayed-{mutation.name}-{number}", patches=(NOISE, mutation.patch))
         if number != _LOST.get(workload) or is_recorded(b):
-            found.append(((first,) if found else (first, repeat), b))
+            found.append(((first, *repeats[: 1 if found else 2]), b))
     return found[: LOOKS[-1]]
 
 
 def replays_in_turn(workload: str, number: int) -> list[Pair]:
-    """A against A with replay: each replay that is recorded measures the noise with which the next one is judged; the first follows the last."""
+    """A against A with replay: each replay that is recorded is B once, and the ones before it measure the noise; the first follows the last."""
     first, _ = noisy_pair(workload, number)
     recorded = [run for run in replays(workload, number) if is_recorded(run)]
     if len(recorded) < 2:
         return []
-    return [((first, repeat), b) for repeat, b in zip(recorded, recorded[1:] + recorded[:1], strict=True)]
+    turns = (recorded[at:] + recorded[:at] for at in range(len(recorded)))
+    return [((first, *repeats[::-1]), b) for b, *repeats in turns]
 
 
 def noisy_pairs(mutation: Mutation) -> list[Pair]:
@@ -485,8 +486,12 @@ def looks(pairs: Sequence[Pair]) -> dict[int, Verdict]:
         a, b = [run for side, _ in pairs[:count] for run in side], [run for _, run in pairs[:count]]
         if is_decided(found) or not all(map(is_recorded, (*a, *b))):
             break
-        is_replay = bool(b[0].rollouts)
-        found[count] = judge.case(*([_loaded(run, is_replay=is_replay) for run in side] for side in (a, b)))
+        # As in a session, A's third run is asked for where two do not decide.
+        for runs in [a[:2], a] if count == 1 else [a]:
+            if count not in found or found[count].word is Word.INCONCLUSIVE:
+                found[count] = judge.case(
+                    *([_loaded(run, is_replay=bool(b[0].rollouts)) for run in side] for side in (runs, b))
+                )
     return found
 
 

@@ -135,6 +135,18 @@ def test_on_replayed_rollouts_one_pair_is_enough_where_a_does_not_repeat_itself(
     assert judge.case(*without).word is Word.INCONCLUSIVE
 
 
+def test_replayed_runs_of_a_gpu_differ_from_the_recorded_one_and_not_from_each_other(tmp_path):
+    first, again, b = recorded(tmp_path, *(f"grpo-0.9.1-h100-{name}" for name in ("a", "again", "b")))
+    found = judge.case([first, again], [b])
+    assert (found.word, found.deterministic) == (Word.IDENTICAL, False)
+    larger = edit(b, "actor/grad_norm", lambda step, value: 4 * value)
+    assert judge.case([first, again], [larger]).word is Word.INCONCLUSIVE  # the order of the batch moves it by half
+    third = dataclasses.replace(again, name="third", fingerprint="third")
+    for factor in 4, 1.001:
+        slightly = edit(b, "actor/grad_norm", lambda step, value, factor=factor: factor * value)
+        assert judge.case([first, again, third], [slightly]).word is Word.CHANGED
+
+
 @pytest.mark.parametrize(
     ("noise", "since", "word"),
     [(1.0, 1, Word.REGRESSED), (1.0, 2, Word.CHANGED), (1.01, 1, Word.REGRESSED), (1.01, 2, Word.INCONCLUSIVE)],

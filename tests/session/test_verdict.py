@@ -270,6 +270,15 @@ def replayed(root, suite="cases: {ppo: {workload: ppo}}"):
     return session
 
 
+def replays(job_dir, session):
+    """Say in the job's directory that it trained on a recording of the session."""
+    asked = job_dir / "config/asked.json"
+    said = json.loads(asked.read_text())
+    text = f"skip.rollout.dump_dir={session.path}/replay/ppo-100"
+    said["said"]["overrides"] += [{"text": text, "origin": "REPLAY=1"}]
+    asked.write_text(json.dumps(said))
+
+
 def test_in_a_replayed_case_a_comes_first_in_every_pair_and_b_needs_its_recording(root):
     session = replayed(root, "pairs: 8\ncases: {ppo: {workload: ppo}}")
     ran = []
@@ -279,6 +288,11 @@ def test_in_a_replayed_case_a_comes_first_in_every_pair_and_b_needs_its_recordin
         if run.name == "ppo_a":
             session.write("recording-ppo-100", {"files": {}})
     assert ran == ["ppo_a", "ppo_b", "ppo_a_2"]  # nothing was recorded with the second seed
+    session.write("recording-ppo-200", {"files": {}})
+    for name in "ppo_a_again_2", "ppo_b_2":
+        run = following(session, lambda case: {"pairs"})
+        assert run.name == name
+        session.write_job(name, job(root, "ppo-0.9.1-v0", name, TREES[run.side]))
     assert schedule.recording_of(Run("ppo", "A", 100, 1, kind="again"), session.evidence()).is_made is False
     assert schedule.recording_of(Run("ppo", "A", 200, 2), session.evidence()) == schedule.Recording("ppo-200", 4, True)
 
@@ -353,15 +367,31 @@ def test_in_a_replayed_case_only_a_repeat_says_whether_a_repeats_itself(root):
     assert following(session) == Run("ppo", "A", 100, 1, kind="again")
 
 
+def test_a_replayed_case_that_two_runs_of_a_do_not_decide_takes_a_third_one(root):
+    def of(name, rate):
+        def scaled(step, data):
+            for metric in ("actor/grad_norm", "actor/pg_loss"):
+                data[metric] *= rate
+
+        made = job(root, "ppo-0.9.1-v0", name, TREES[name[0].upper()], scaled)
+        replays(root.jobs / name, session)
+        return made
+
+    session = replayed(root, "pairs: 2\ncases: {ppo: {workload: ppo}}")
+    session.write("recording-ppo-100", {"files": {}})
+    for name, rate in ("a", 1.0), ("b", 1.7), ("a_again", 1.5):
+        session.write_job(f"ppo_{name}", of(name, rate))
+    assert words(session)["ppo"] == "inconclusive"
+    assert following(session) == Run("ppo", "A", 100, 1, kind="third")
+    session.write_job("ppo_a_third", of("a_third", 1.5))
+    assert words(session)["ppo"] == "changed"  # the two that replay are equal
+
+
 def test_the_history_groups_replayed_runs_of_all_sessions_without_their_times(root):
     for name in ("20261122T100000Z", "20261122T100001Z"):
         session = make(root, name, "cases: {ppo: {workload: ppo}}")
         session.write_job("ppo_a", job(root, "ppo-0.9.1-v0", f"a-{name}", TREES["A"]))
-        asked = root.jobs / f"a-{name}" / "config/asked.json"
-        said = json.loads(asked.read_text())
-        text = f"skip.rollout.dump_dir={session.path}/replay/ppo-100"
-        said["said"]["overrides"] += [{"text": text, "origin": "REPLAY=1"}]
-        asked.write_text(json.dumps(said))
+        replays(root.jobs / f"a-{name}", session)
     points, _ = recorded_points.collect(root)
     assert [point.run.facts["replay"] for point in points] == ["True", "True"]
     assert not [name for point in points for name in point.run.series if name.startswith("timing_s/")]
