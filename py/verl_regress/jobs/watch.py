@@ -222,7 +222,7 @@ class _ProgressSigns:
     def show(self, judgement: Judgement) -> None:
         """Show what the job is doing if nothing was printed for a while; before its first step, each change at once."""
         now, status = time.monotonic(), judgement.status
-        step = (self.step if self._is_training else 0) if self._writes_steps else None  # a resumed job starts anew
+        step = (self.step if self._is_training else 0) if self._writes_steps else None  # a resumed job starts, too
         words = judgement.debugged or doing(self._job, status, step, self._total)
         if words is not None:
             self.doing = words
