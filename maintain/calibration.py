@@ -488,7 +488,7 @@ def looks(pairs: Sequence[Pair]) -> dict[int, Verdict]:
             break
         # As in a session, A's third run is asked for where two do not decide.
         for runs in [a[:2], a] if count == 1 else [a]:
-            if count not in found or found[count].word is Word.INCONCLUSIVE:
+            if count not in found or found[count].word in (Word.INCONCLUSIVE, Word.SAME):
                 found[count] = judge.case(
                     *([_loaded(run, is_replay=bool(b[0].rollouts)) for run in side] for side in (runs, b))
                 )

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from verdict_runs import changed, edit, generator, recorded
 
-from verl_verdict import comparable, judge, metrics
+from verl_verdict import comparable, curves, judge, metrics
 from verl_verdict.errors import CannotJudge
 from verl_verdict.metrics import Decisive
 from verl_verdict.verdicts import Word
@@ -145,6 +145,13 @@ def test_replayed_runs_of_a_gpu_differ_from_the_recorded_one_and_not_from_each_o
     for factor in 4, 1.001:
         slightly = edit(b, "actor/grad_norm", lambda step, value, factor=factor: factor * value)
         assert judge.case([first, again, third], [slightly]).word is Word.CHANGED
+    # A perturbed run is compared with a run that replays, too, and so are the page's curves.
+    grows = edit(b, "actor/grad_norm", lambda step, value: value * (1.05 if step > 1 else 1 + 1e-6))
+    perturbed = dataclasses.replace(
+        edit(again, "actor/grad_norm", lambda step, value: value * (1 + 1e-6)), name="p", fingerprint="p"
+    )
+    assert judge.case([first, again, third], [grows], perturbed=[perturbed]).word is Word.CHANGED
+    assert {each.mark for each in curves.case_curves("grpo", [first, again, third], [b], deterministic=True)} == {None}
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_other_log_probs_are_no_change_where_the_trainer_of_a_does_not_repeat_it
         return rollout.case([run("a"), run("again")], b, name="x", is_noisy=True)
 
     found = noisy(run("b", **{MISMATCH: 1.01}))
-    assert (found.word, found.reason[:36]) == (Word.SAME, "A has other log-probs in each run, a")
+    assert (found.word, found.reason[:36]) == (Word.SAME, "A's trainer computes other log-probs")
     for changed in run("b", "other", **{LENGTH: 1.2}), run("b", **{SCORE: 1.2}):
         assert noisy(changed).word is Word.CHANGED
 

@@ -104,6 +104,7 @@ def case_curves(
 
     `deterministic`: does A repeat itself? In noise a metric without a band has no story: each of its values may differ by chance.
     """
+    runs_a = pairing.compared(runs_a)
     names = sorted({name for run in (*runs_a, *runs_b) for name in run.series})
     deciding = metrics.decisive_of(workload, names, decisive)
     known = {} if deterministic else band.bands(runs_a, deciding)

@@ -109,6 +109,7 @@ def case(
             f"every metric that decides is ignored ({listed([each.pattern for each in asked])}): compare one of them"
         )
         return dataclasses.replace(base, reason=reason, how="nothing was decided")
+    runs_a = pairing.compared(runs_a)
     deciding = decisive or _without(metrics.DECISIVE.get(workload, ()), ignore)
     known = _prepare(base, runs_a, runs_b, deciding, accept, deterministic, perturbed)
     if not known.compared:
@@ -135,8 +136,6 @@ def _prepare(
     """Pair the runs and compare each pair."""
     paired = pairing.pair_runs(runs_a, runs_b)
     is_replay = all(comparable.REPLAY in run.facts for run in (*runs_a, *runs_b))
-    if is_replay:
-        paired = dataclasses.replace(paired, pairs=pairing.of_replays(paired.pairs))
     groups = [pair.a for pair in paired.pairs] or [tuple(runs_a)]
     repeats = [each for group in groups if (each := exact.repeats(group)) is not None]
     if repeats and not all(repeats):

@@ -1,10 +1,9 @@
 """Which run of B is compared with which run of A: by seed, or in the given order if the records do not tell their seeds."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl_verdict import exact
+from verl_verdict import comparable, exact
 from verl_verdict.records import Run
 
 
@@ -47,14 +46,17 @@ def _by_seed(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Pairing:
     return Pairing(tuple(found), *alone)
 
 
-def of_replays(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """The pairs with A's last replayed run first. A's first run recorded the rollouts, and verl hands a recording on in another order than it
-    was generated: it counts only until two replayed runs with one seed tell how A repeats itself.
+def compared(runs_a: Sequence[Run]) -> list[Run]:
+    """The runs of A in the order in which they are compared: as given, or with replay the last one of each seed first.
+
+    There the first one recorded the rollouts, and verl hands a recording on in another order than it was generated. So it counts only until
+    two replayed runs with one seed tell how A repeats itself.
     """
-    has_two = any(len(pair.a) > 2 for pair in pairs)
-    return tuple(
-        dataclasses.replace(pair, a=pair.a[1:][::-1] if has_two and len(pair.a) > 1 else pair.a[::-1]) for pair in pairs
-    )
+    if not all(comparable.REPLAY in run.facts and run.seed is not None for run in runs_a):
+        return list(runs_a)
+    of_seeds = [[run for run in runs_a if run.seed == seed] for seed in dict.fromkeys(run.seed for run in runs_a)]
+    first = 1 if any(len(each) > 2 for each in of_seeds) else 0
+    return [run for each in of_seeds for run in (each[first:] or each)[::-1]]
 
 
 def replicates(pairs: Sequence[Pair]) -> tuple[Pair, ...]:

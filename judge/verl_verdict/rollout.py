@@ -50,7 +50,9 @@ def case(runs_a: Sequence[Run], b: Run, *, name: str, is_noisy: bool = False) ->
         return says(Word.INCONCLUSIVE, f"{what}, and one run of A does not tell whether it repeats itself")
     if base.deterministic and not (is_noisy and has_same_tokens and _differs_in_log_probs_alone(a, other)):
         return says(Word.CHANGED, f"{what}, and A's own runs sample the same")
-    varies = f"A {'has other log-probs' if has_same_tokens else 'samples other tokens'} in each run, and"
+    varies = "A samples other tokens in each run, and"
+    if base.deterministic:
+        varies = "A's trainer computes other log-probs of equal tokens in each run, and"
     if _is_within_floors(runs, other):
         return says(Word.SAME, f"{varies} B's lengths, log-probs and scores differ no more than that")
     return says(Word.INCONCLUSIVE, f"{varies} one step does not tell whether B differs more: run REPLAY=0")

@@ -16,23 +16,32 @@ def on_import(name: str, then: Callable[[ModuleType], None]) -> None:
 
 class _Finder(MetaPathFinder):
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name, self._then = name, then
+        self._name, self._then, self._asks_others = name, then, False
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        if fullname != self._name or self not in sys.meta_path:
+        if fullname != self._name or self._asks_others:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        self._asks_others = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._asks_others = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)  # type: ignore[assignment]
+            spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
         return spec
+
+    def call(self, module: ModuleType) -> None:
+        """Call the function, once: a module may be looked for many times before it is imported."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then(module)
 
 
 class _Loader:
     """Takes the place of the module's own loader until the module is loaded."""
 
-    def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
-        self._loader, self._then = loader, then
+    def __init__(self, loader: Loader, finder: _Finder) -> None:
+        self._loader, self._finder = loader, finder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -40,4 +49,4 @@ class _Loader:
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = module.__spec__.loader = self._loader  # type: ignore[union-attr]
         self._loader.exec_module(module)
-        self._then(module)
+        self._finder.call(module)

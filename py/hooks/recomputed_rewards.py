@@ -82,6 +82,10 @@ def _scored(prompts: Any, answers: Any, mask: Any, given: Mapping[str, Any]) -> 
     objects = {name: np.fromiter(column, dtype=object) for name, column in given.items()}
     data = DataProto.from_dict({"prompts": prompts, "responses": answers, "attention_mask": mask}, objects)
     names = [name for name in ray.util.list_named_actors() if name.startswith("reward_loop_worker_")]
+    if not names:
+        raise RuntimeError(
+            "verl has no reward workers (reward_loop_worker_N): leave recompute_rewards out of the suite"
+        )
     parts = data.split(-(-len(data) // len(names)))  # at most one for each worker
     pending = [ray.get_actor(name).compute_score_batch.remote(part) for name, part in zip(names, parts, strict=False)]
     found = [each for part in ray.get(pending) for each in part]

@@ -17,7 +17,12 @@ HOOKED = {
 def test_each_hook_of_a_module_gets_it_once_whoever_came_first(tmp_path, order):
     write(tmp_path / "wanted.py", "VALUE = __loader__.get_data(__file__).decode()[:5] == 'VALUE'\n")
     program = "\n".join(
-        ["import on_import, wrapt", *(HOOKED[name] for name in order), "import wanted, wanted as again"]
+        [
+            "import on_import, wrapt, importlib.util",
+            *(HOOKED[name] for name in order),
+            "importlib.util.find_spec('wanted')",
+            "import wanted, wanted as again",
+        ]
     )
     ended = python("-c", program, env=environment(HOOKS, tmp_path))
     assert sorted(ended.stdout.splitlines()) == [f"{name} True" for name in sorted(HOOKED)]

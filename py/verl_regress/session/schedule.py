@@ -68,6 +68,12 @@ def is_replayed(case: Case, evidence: Evidence) -> bool:
     return recording_of(first_runs(case)[0], evidence) is not None
 
 
+def records(case: Case, evidence: Evidence) -> bool:
+    """Its first run of each seed records the rollouts; with `continues` that run replays, too."""
+    recording = recording_of(first_runs(case)[0], evidence)
+    return recording is not None and recording.is_made
+
+
 def runs_of(case: Case, side: str, evidence: Evidence) -> dict[str, Any]:
     """The evidence of a side's runs of a case, by name, without the special ones: A's perturbed run, and runs with rollouts of their own."""
     jobs = jobs_of(evidence)
@@ -119,7 +125,7 @@ def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Collection[
     for pair, seed in enumerate(case.seeds, start=1):
         a, b, again = (Run(case.name, side, seed, pair, kind) for side, kind in (("A", ""), ("B", ""), ("A", AGAIN)))
         if is_replayed(case, evidence):
-            runs = [a, b] if pair == 1 else [a, again, b]
+            runs = [a, again, b] if pair > 1 and records(case, evidence) else [a, b]
         else:
             runs = [b, a] if pair % 2 else [a, b]
         for run in runs:

@@ -51,7 +51,7 @@ class Case:
             return 2
         is_replayed = is_replayed and not (self.speed or self.memory)
         deterministic = None if is_replayed else self.deterministic
-        own = 0 if not is_replayed else len(self.seeds) + (0 if self.continues else 2)
+        own = len(self.seeds) + 2 if is_replayed and not self.continues else 0
         return 2 * len(self.seeds) + (deterministic is None) + (deterministic is not False) + own
 
 
@@ -137,6 +137,10 @@ def _case(
         raise BadInput(
             f"{where} continues '{continues}' and does not say how far: add steps, the number of further steps."
         )
+    if continues is not None and "recompute_rewards" in said:
+        raise BadInput(
+            f"{where} continues '{continues}' and has recompute_rewards: leave it out, it has that case's, whose runs it is compared with."
+        )
     if "equal" in said and (more := sorted(key for key in said if said[key] and key not in _OF_GROUP)):
         raise BadInput(f"{where} has equal, so only runs of the same code are compared: leave out {', '.join(more)}.")
     return Case(
@@ -150,7 +154,7 @@ def _case(
         speed=said.get("speed", False),
         memory=said.get("memory", False),
         deterministic=said.get("deterministic"),
-        recompute_rewards=said.get("recompute_rewards", bool(continues and before[continues].recompute_rewards)),
+        recompute_rewards=before[continues].recompute_rewards if continues else said.get("recompute_rewards", False),
         ignore=tuple(said.get("ignore", ())),
         decisive=said.get("decisive", {}),
     )

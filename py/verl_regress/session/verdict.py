@@ -174,9 +174,9 @@ def wants(case: Case, evidence: Evidence) -> set[str]:
         schedule.AGAIN: _deterministic(case, evidence) is None
         and any(verdict.deterministic is None and verdict.case == case.name for verdict in open_ones),
         # A's second run is further from its first, which recorded, than from another one that replays.
-        schedule.THIRD: schedule.is_replayed(case, evidence)
-        and found[0].word is Word.INCONCLUSIVE
-        and found[0].deterministic is False,
+        schedule.THIRD: schedule.records(case, evidence)
+        and found[0].deterministic is False
+        and (found[0].word is Word.SAME or bool(found[0].pairs_needed)),
         schedule.PERTURBED: any(
             verdict.needs_perturbed for verdict in found if verdict.pairs and verdict.word is not Word.REGRESSED
         ),

@@ -171,7 +171,7 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str, requests: Mapp
         most = sum(case.most_runs(is_replayed=case.spec in replays) for case in suite.cases)
         most = min(most, args.knobs.number("BUDGET") or sys.maxsize)
         least = min(2 * len(suite.cases), most)
-        may_reuse = suite.reuse and any(case.spec not in replays for case in suite.cases)
+        may_reuse = suite.reuse and any(case.spec not in replays or case.speed or case.memory for case in suite.cases)
         reused = ", less those of A that earlier sessions made" if may_reuse else ""
         say.info(f"this session makes {least} to {most} runs{reused}")
     return session
