@@ -89,7 +89,7 @@ logs: ## a job's driver log, or its steps, with the cluster up or down [JOB=late
 	@scripts/62_bisect.sh --check
 .acceptance-check:
 	@scripts/67_acceptance.sh --check
-verify: .verify-check up prepare ## does B still train as A? one regression session and its verdict [CODE_A, CODE_B, SUITE, BUDGET, ALLOW, SESSION, ONLY, JSON=1]
+verify: .verify-check up prepare ## does B still train as A? one regression session and its verdict [CODE_A, CODE_B, SUITE, REPLAY, BUDGET, ALLOW, SESSION, ONLY, JSON=1]
 	@scripts/60_verify.sh
 bisect: .bisect-check up prepare ## which commit changed training? git bisect with real runs [VERL_REPO, GOOD, BAD, CASE, BISECT]
 	@scripts/62_bisect.sh

@@ -88,7 +88,7 @@ verify::suite_file() {
   known=("${REPO_DIR}"/suites/*.yaml)
   known=("${known[@]##*/}")
   nearest=$(spelling::nearest "$file" "${known[@]%.yaml}")
-  cli::die 2 "SUITE='$(cli::shown "$SUITE")' (from ${ENV_ORIGIN[SUITE]}) is neither a file nor a suite: ${nearest:+did you mean ${nearest}? }Name a file, or one of ${known[*]%.yaml}."
+  cli::die 2 "SUITE='$(cli::shown "$SUITE")' (from ${ENV_ORIGIN[SUITE]}) is neither a file nor a suite: ${nearest:+did you mean ${nearest}? }name a file, or one of ${known[*]%.yaml}."
 }
 
 # verify::run: does the session, and ends the script with its status. What every node must do is done here, then the helper is called again.

@@ -68,7 +68,7 @@ prereq::port() {
     return
   fi
   [[ $(prereq::published_port) == "127.0.0.1:${DASHBOARD_PORT}" ]] ||
-    cli::die 1 "Port 127.0.0.1:${DASHBOARD_PORT} (DASHBOARD_PORT, from ${ENV_ORIGIN[DASHBOARD_PORT]}) is taken by another process ('ss -ltnp' shows which): end that process, or set DASHBOARD_PORT to a free port."
+    cli::die 1 "Port 127.0.0.1:${DASHBOARD_PORT} (DASHBOARD_PORT, from ${ENV_ORIGIN[DASHBOARD_PORT]}) is taken by another process ('ss -ltnp' shows which): set DASHBOARD_PORT to a free port, or end that process."
   log::ok "port 127.0.0.1:${DASHBOARD_PORT} is our own dashboard's"
 }
 

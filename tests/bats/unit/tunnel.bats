@@ -32,7 +32,7 @@ END
   assert_called 'listens 8265'
   stub timeout
   sandbox::verb prereq::port
-  assert_error 1 "Port 127.0.0.1:8265 (DASHBOARD_PORT, from env/defaults.env) is taken by another process ('ss -ltnp' shows which): end that process, or set DASHBOARD_PORT to a free port."
+  assert_error 1 "Port 127.0.0.1:8265 (DASHBOARD_PORT, from env/defaults.env) is taken by another process ('ss -ltnp' shows which): set DASHBOARD_PORT to a free port, or end that process."
   printf '127.0.0.1:8265\n' >"${BOX}/published"
   sandbox::verb prereq::port
   assert_status 0

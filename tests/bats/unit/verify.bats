@@ -116,7 +116,7 @@ LINES
 CODE_B=path:/no/verl|/no/verl (from CODE_B=path:/no/verl) has no verl/__init__.py that can be read: name the folder that contains the folder 'verl'.
 CODE_A=codeX|CODE_A=codeX (from the command line or environment) is no snapshot in ${BOX}/work dir/shared/common/code/verl: make it with 'make snapshot CODE_ID=codeX', or name a source (pypi:VERSION, git:URL@REF, path:DIR).
 SUITE=${BOX}/big.yaml|SUITE '${BOX}/big.yaml' has 300000 bytes, and at most 262144 are read: is it the right file?
-SUITE=rehersal|SUITE='rehersal' (from the command line or environment) is neither a file nor a suite: did you mean rehearsal? Name a file, or one of $(cd "${REPO}/suites" && printf '%s ' *.yaml | sed 's/\.yaml//g; s/ $//').
+SUITE=rehersal|SUITE='rehersal' (from the command line or environment) is neither a file nor a suite: did you mean rehearsal? name a file, or one of $(cd "${REPO}/suites" && printf '%s ' *.yaml | sed 's/\.yaml//g; s/ $//').
 END
   sandbox::run CODE_A=codeA CODE_B=pypi:0.9.1 scripts/60_verify.sh --check
   assert_status 0
