@@ -197,7 +197,9 @@ def test_the_last_noisy_pairs_are_recorded_and_replayed(records, tmp_path):
     assert calibration.replays_in_turn("grpo", calibration.REPLAYED) == []
     calibration.record(others[0], done, {})
     pairs = calibration.replays_in_turn("grpo", calibration.REPLAYED)
-    assert pairs == [((recording, repeat), others[0]), ((recording, others[0]), repeat)]
+    assert pairs == [((recording, others[0]), repeat), ((recording, repeat), others[0])]
+    calibration.record(others[1], done, {})
+    assert calibration.replays_in_turn("grpo", calibration.REPLAYED)[0] == ((recording, *others[::-1]), repeat)
 
 
 def test_what_is_recorded_is_not_run_again(records, tmp_path):
