@@ -189,10 +189,17 @@ def test_our_own_ray_that_starts_meanwhile_is_no_foreign_listener(itself, monkey
     monkeypatch.setattr(network.processes, "listening", listening)
     monkeypatch.setattr(network.processes, "of_cluster", lambda _cluster: running)
     monkeypatch.setattr(network.processes, "commands", lambda: {9: b"nc\0-l\0"})  # and 10 has ended
+    monkeypatch.setattr(network, "_PATIENCE", 0.0)
     assert itself() == [
         ("VR-NET-08", "process 9 (nc) listens on port 8265"),
         ("VR-NET-08", "a process that this node does not show us listens on port 8267"),
     ]
+
+
+def test_a_process_that_ends_while_it_is_looked_for_is_no_listener(itself, monkeypatch):
+    looks = iter([{52365: None}, {}])
+    monkeypatch.setattr(network.processes, "listening", lambda _ports: next(looks))
+    assert itself() == []
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def _see_itself(plan: Plan, gloo: str) -> None:
     if proxy and caught:  # it may have a password
         plan.see("VR-NET-07", f"the proxy {proxy.rpartition('@')[2]} catches {', '.join(caught)}")
     of_head = (int(plan.knobs["GCS_PORT"]), _DASHBOARD_PORT) if plan.node == "head" else ()
-    listening = processes.listening({_AGENT_PORT, *of_head})  # before `ours`: our own Ray may be starting
+    listening = _listening({_AGENT_PORT, *of_head})  # before `ours`: our own Ray may be starting
     ours, commands = processes.of_cluster(plan.knobs["CLUSTER_NAME"]), processes.commands()
     for port, pid in listening.items():
         if pid is None:
@@ -92,6 +92,14 @@ def _see_itself(plan: Plan, gloo: str) -> None:
         elif pid in commands and pid not in ours:  # its arguments may be secrets
             name = commands[pid].split(b"\0")[0].decode("utf-8", "replace")
             plan.see("VR-NET-08", f"process {pid} ({name}) listens on port {port}")
+
+
+def _listening(ports: Collection[int]) -> dict[int, int | None]:
+    """Who listens on these ports. A process that ends keeps its socket a little longer than the kernel shows it."""
+    until = time.monotonic() + _PATIENCE
+    while None in (found := processes.listening(ports)).values() and time.monotonic() < until:
+        time.sleep(0.1)
+    return found
 
 
 async def _see_peers(plan: Plan, choices: Mapping[str, str]) -> dict[str, Seen]:
