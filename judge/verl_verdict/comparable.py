@@ -16,15 +16,8 @@ _OF_DEVICES = re.compile(
     r"profile|nodes|image|packages|variable (NCCL_DEBUG|TOKENIZERS_PARALLELISM)"
     r"|override (trainer\.device|.+\.(use_torch_compile|param_offload|optimizer_offload|attn_implementation))"
 )
-_SAID_BY_ONE = (
-    "override ",
-    "variable ",
-    "reward_fn",
-    "deterministic",
-    PERTURBED,
-    REPLAY,
-    OWN_REWARDS,
-)  # a side without it differs
+# A side without it differs.
+_SAID_BY_ONE = ("override ", "variable ", "reward_fn", "deterministic", PERTURBED, REPLAY, OWN_REWARDS)
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,7 @@ def _compared_with_its_source(verdict: Verdict, case: Case, evidence: Evidence) 
 
 def _of_rollout(case: Case, evidence: Evidence, trainer: Verdict, budget: int | None) -> Verdict | None:
     """The verdict on what B of a replayed case samples itself; None for another case. A B that failed shows nothing more."""
-    recording = schedule.recording_of(schedule.first_runs(case)[0], evidence)
-    if recording is None or not recording.is_made or not trainer.pairs:
+    if not schedule.records(case, evidence) or not trainer.pairs:
         return None
     name, run = case.part("rollout"), schedule.special_run(case, schedule.ROLLOUT, "B")
     own_a, own_b = (schedule.special_of(case, schedule.ROLLOUT, evidence, side) for side in "AB")
