@@ -385,6 +385,15 @@ def test_a_replayed_case_that_two_runs_of_a_do_not_decide_takes_a_third_one(root
     assert following(session) == Run("ppo", "A", 100, 1, kind="third")
     session.write_job("ppo_a_third", of("a_third", 1.5))
     assert words(session)["ppo"] == "changed"  # the two that replay are equal
+    # Its first run differed from these, so the log-probs of runs that generate say little.
+    session.write_job("ppo_a", {**session.read("job-ppo_a"), "sampled_first": "t"})
+
+    def slightly(step, data):
+        data["training/rollout_probs_diff_mean"] *= 1.01
+
+    session.write_job("ppo_b_rollout", first_step(root, "b-own", "t", slightly))
+    session.write_job("ppo_a_rollout", first_step(root, "a-own", "t"))
+    assert words(session)["ppo rollout"] == "same"
 
 
 def test_the_history_groups_replayed_runs_of_all_sessions_without_their_times(root):

@@ -135,7 +135,9 @@ def _of_rollout(case: Case, evidence: Evidence, trainer: Verdict, budget: int | 
         return Verdict(case=name, word=Word.INCONCLUSIVE, reason=reason, how="nothing was compared")
     first = next(iter(schedule.runs_of(case, "A", evidence).values()))
     *a, b = (_first_step_of(job).without(case.ignore) for job in (first, *own_a, *own_b))
-    return rollout.case(a, b, name=name, is_noisy=trainer.deterministic is False)
+    # A third run was made because the first two differ, though later the two that replay may be equal.
+    is_noisy = trainer.deterministic is False or bool(schedule.special_of(case, schedule.THIRD, evidence))
+    return rollout.case(a, b, name=name, is_noisy=is_noisy)
 
 
 def _first_step_of(job: Mapping[str, Any]) -> records.Run:
