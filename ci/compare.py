@@ -23,10 +23,12 @@ from typing import Any, NoReturn
 
 from verl_regress.base import documents
 from verl_regress.base.errors import BadInput
-from verl_verdict import judge, junit, records, verdict_page, verdict_text, verdicts
+from verl_verdict.decide import judge, verdicts
+from verl_verdict.decide.verdicts import Verdict, Word
 from verl_verdict.errors import CannotJudge
-from verl_verdict.records import Run
-from verl_verdict.verdicts import Verdict, Word
+from verl_verdict.read import records
+from verl_verdict.read.records import Run
+from verl_verdict.show import junit, verdict_page, verdict_text
 
 _OLDEST = (0, 7, 1)  # what verl_rehearsal supports
 _CONFIG = ".verl-regress.yaml"

@@ -19,9 +19,9 @@ from scipy.stats import beta
 
 import calibration
 from calibration import FURTHER, MEASURED_RUNS, REPO, SEEN, SESSION, WORKLOADS, Mutation, Result
-from verl_verdict.diagnosis import number
-from verl_verdict.statistics import LOOKS
-from verl_verdict.verdicts import Verdict, Word
+from verl_verdict.decide.diagnosis import number
+from verl_verdict.decide.statistics import LOOKS
+from verl_verdict.decide.verdicts import Verdict, Word
 
 PAGE = REPO / "maintain" / "calibration.md"
 _PAIRS = (1, *LOOKS)

@@ -26,10 +26,11 @@ import yaml
 
 from verl_regress.jobs import recorded_run
 from verl_regress.plan.overrides import of_shape
-from verl_verdict import comparable, judge, memory, metrics, speed
-from verl_verdict.records import Run as Recorded
-from verl_verdict.statistics import LOOKS
-from verl_verdict.verdicts import Verdict, Word
+from verl_verdict.decide import judge, memory, speed
+from verl_verdict.decide.statistics import LOOKS
+from verl_verdict.decide.verdicts import Verdict, Word
+from verl_verdict.read import comparable, metrics
+from verl_verdict.read.records import Run as Recorded
 
 REPO = Path(__file__).resolve().parents[1]
 MUTATIONS = REPO / "tests" / "mutations"

@@ -12,7 +12,9 @@ from verdict_runs import rows_of, unpack
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs import progress, watch
 from verl_regress.session import checks, recorded_points, report, verdict
-from verl_verdict import history, history_page, metrics, speed
+from verl_verdict.decide import speed
+from verl_verdict.history import history, history_page
+from verl_verdict.read import metrics
 
 BAD = {"null": "null", "nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "text": '"oops"'}
 MISSING = "missing"

@@ -10,7 +10,7 @@ from shared_fixtures import write
 
 import comment
 import compare
-from verl_verdict.verdicts import Word
+from verl_verdict.decide.verdicts import Word
 
 GH = f"""#!{sys.executable}
 import json, os, pathlib, sys

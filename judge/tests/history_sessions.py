@@ -7,7 +7,7 @@ from tests.session import test_verdict as made
 
 from verl_regress.session import recorded_points
 from verl_regress.store.sessions import jobs_of
-from verl_verdict import history, history_page
+from verl_verdict.history import history, history_page
 
 SUITE = """
 cases:

@@ -12,8 +12,9 @@ from verdict_runs import rewrite, unpack
 from wording import THEIRS, said
 
 from verl_regress.jobs.recorded_run import JobReader
-from verl_verdict import command, verdicts
-from verl_verdict.verdicts import Verdict, Word
+from verl_verdict import command
+from verl_verdict.decide import verdicts
+from verl_verdict.decide.verdicts import Verdict, Word
 
 REPO = Path(__file__).parents[2]
 GRPO = ("grpo-0.9.1-v1-1", "grpo-0.9.1-v1-2")

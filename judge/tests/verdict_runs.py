@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from verl_regress.jobs import recorded_run
-from verl_verdict.records import Run
+from verl_verdict.read.records import Run
 
 RECORDED = Path(__file__).parents[2] / "tests" / "recorded" / "verdict"
 

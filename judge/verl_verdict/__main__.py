@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from verl_verdict.readers import Reader
+from verl_verdict.read.readers import Reader
 
 
 def main(readers: Sequence[Reader] = ()) -> int:

@@ -16,10 +16,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NoReturn
 
-from verl_verdict import history, judge, memory, preconditions, readers, speed, verdict_text, verdicts
+from verl_verdict.decide import judge, memory, preconditions, speed, verdicts
 from verl_verdict.errors import CannotJudge
-from verl_verdict.readers import Reader
-from verl_verdict.records import Run
+from verl_verdict.history import history
+from verl_verdict.read import readers
+from verl_verdict.read.readers import Reader
+from verl_verdict.read.records import Run
+from verl_verdict.show import verdict_text
 
 _BAD_INPUT = 2
 _HISTORY = """The metrics of many runs in the order of time, which is the order of RUN..., and where one of them changes.
@@ -159,7 +162,7 @@ def _history_parser() -> argparse.ArgumentParser:
 
 def _history(options: argparse.Namespace, known: Sequence[Reader]) -> None:
     """Print where the runs change, and write the page."""
-    from verl_verdict import history_page
+    from verl_verdict.history import history_page
 
     runs = [readers.read(path, known) for path in options.runs]
     preconditions.no_copies(runs)

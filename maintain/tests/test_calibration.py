@@ -10,8 +10,8 @@ import pytest
 
 import calibrate
 import calibration
-from verl_verdict import exact, judge
-from verl_verdict.verdicts import Word
+from verl_verdict.decide import exact, judge
+from verl_verdict.decide.verdicts import Word
 
 pytestmark = pytest.mark.slow
 

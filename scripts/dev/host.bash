@@ -30,7 +30,7 @@ host::look_for_tools() {
 
 host::look_for_git() { host::_want git command -v git; } # some tests make repositories
 
-# One of the names that judge/tests/test_verdict_page_chromium.py looks for.
+# One of the names that judge/tests/show/test_verdict_page_chromium.py looks for.
 host::look_for_browser() { host::_want chromium eval 'command -v chromium || command -v chromium-browser || command -v google-chrome'; }
 
 host::look_for_slurm() {

@@ -6,7 +6,7 @@ import pytest
 from verdict_runs import unpack
 
 from verl_regress.jobs import memory_records, recorded_run
-from verl_verdict.records import Memory, Process
+from verl_verdict.read.records import Memory, Process
 
 
 @pytest.mark.parametrize(

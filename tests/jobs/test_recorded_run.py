@@ -9,9 +9,9 @@ from shared_fixtures import write
 from verdict_runs import recorded, unpack
 
 from verl_regress.jobs import recorded_run
-from verl_verdict import comparable, readers
 from verl_verdict.errors import CannotJudge
-from verl_verdict.records import Kind
+from verl_verdict.read import comparable, readers
+from verl_verdict.read.records import Kind
 
 
 def test_a_job_directory_tells_what_must_be_equal(tmp_path):

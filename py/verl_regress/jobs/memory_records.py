@@ -7,7 +7,7 @@ from contextlib import suppress
 from verl_regress.base.errors import Unreadable
 from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir
-from verl_verdict.records import Memory, Process
+from verl_verdict.read.records import Memory, Process
 
 
 def read(attempts: Iterable[JobDir]) -> Memory:

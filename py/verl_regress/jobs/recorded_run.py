@@ -22,9 +22,9 @@ from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import packages
 from verl_regress.jobs import memory_records
-from verl_verdict import comparable, metrics, records
 from verl_verdict.errors import CannotJudge
-from verl_verdict.records import Run
+from verl_verdict.read import comparable, metrics, records
+from verl_verdict.read.records import Run
 
 _SEED = re.compile(r"(^|[._])seed$")
 # Variables and config keys that name the job itself, or where its files and rollouts are; and whether a breakpoint waits for a person.
@@ -48,7 +48,7 @@ _NODE_RESOURCES = re.compile(r"^(CPU|GPU|cpu|NPU|accelerator_type:.*)$")  # memo
 
 
 class JobReader:
-    """The judge's reader of job directories (`verl_verdict.readers`)."""
+    """The judge's reader of job directories (`verl_verdict.read.readers`)."""
 
     def can_read(self, path: Path) -> bool:
         """Is it the directory of a job?"""

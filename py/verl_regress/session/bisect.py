@@ -17,7 +17,7 @@ from verl_regress.base.files import as_json, read_json, write_atomically
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import suites
 from verl_regress.store.sessions import Session, all_of, named, need_unfinished, new_directory
-from verl_verdict.diagnosis import counted
+from verl_verdict.decide.diagnosis import counted
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
 ENDS, CONFIRM, _COMMIT = "ends", "confirm", "commit-"

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
         raise BadInput(f"There is no session in {root.sessions}: 'make verify' makes one.")
     deps.use("judge")  # only the head has them
     from verl_regress.session import recorded_points  # here, because numpy and scipy take half a second to load
-    from verl_verdict import history, history_page
+    from verl_verdict.history import history, history_page
 
     points, left = recorded_points.collect(root)
     page = history_page.Page(history.groups_of(points), left, recorded_points.reports(root))

@@ -12,10 +12,10 @@ from verl_regress.session import schedule, suites, verdict
 from verl_regress.session.schedule import Evidence
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
-from verl_verdict import comparable, metrics
 from verl_verdict.errors import CannotJudge
-from verl_verdict.history import Left, Point
-from verl_verdict.records import Run
+from verl_verdict.history.history import Left, Point
+from verl_verdict.read import comparable, metrics
+from verl_verdict.read.records import Run
 
 
 def collect(root: SharedRoot) -> tuple[list[Point], list[Left]]:

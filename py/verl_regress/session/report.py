@@ -21,9 +21,10 @@ from verl_regress.session.checks import Result, end_of, seconds
 from verl_regress.session.verdict import decisive_of, judged
 from verl_regress.store import mismatch, snapshot
 from verl_regress.store.sessions import Session, jobs_of
-from verl_verdict import junit, verdict_page, verdict_text, verdicts
-from verl_verdict.diagnosis import counted, doubt_of_checks
-from verl_verdict.verdicts import Verdict, Word
+from verl_verdict.decide import verdicts
+from verl_verdict.decide.diagnosis import counted, doubt_of_checks
+from verl_verdict.decide.verdicts import Verdict, Word
+from verl_verdict.show import junit, verdict_page, verdict_text
 
 _MOST_LINES = 2000  # of the diff
 _MEANING = {

@@ -12,8 +12,9 @@ from verl_regress.session.suites import Case
 from verl_regress.session.verdict import judged
 from verl_regress.store.hashes import digest
 from verl_regress.store.sessions import Session, all_of, jobs_of
-from verl_verdict import comparable, memory
-from verl_verdict.records import Run as JudgedRun
+from verl_verdict.decide import memory
+from verl_verdict.read import comparable
+from verl_verdict.read.records import Run as JudgedRun
 
 
 def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -> tuple[Session, dict[str, Any]] | None:

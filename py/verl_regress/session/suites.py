@@ -8,7 +8,7 @@ from verl_regress.base import documents
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.jobs import recorded_run
 
-# The judge decides at 3, 4, 6 and 8 pairs (verl_verdict.statistics.LOOKS). verl adds the number of a replica or a rank to a seed, so these
+# The judge decides at 3, 4, 6 and 8 pairs (verl_verdict.decide.statistics.LOOKS). verl adds the number of a replica or a rank to a seed, so these
 # are far apart.
 SEEDS = (100, 200, 300, 400, 500, 600, 700, 800)
 _OF_GROUP = ("workload", "jobspec", "steps", "overrides", "ignore", "equal")

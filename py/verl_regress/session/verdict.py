@@ -10,10 +10,11 @@ from verl_regress.session import schedule, suites
 from verl_regress.session.schedule import Evidence
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import jobs_of
-from verl_verdict import diagnosis, invariants, judge, memory, preconditions, records, resumed, rollout, speed
+from verl_verdict.decide import diagnosis, invariants, judge, memory, preconditions, resumed, rollout, speed
+from verl_verdict.decide.verdicts import Verdict, Word
 from verl_verdict.errors import CannotJudge
-from verl_verdict.metrics import Decisive
-from verl_verdict.verdicts import Verdict, Word
+from verl_verdict.read import records
+from verl_verdict.read.metrics import Decisive
 
 _AGREE = (Word.IDENTICAL, Word.SAME)
 _UNDECIDED = (Word.INCONCLUSIVE, Word.INCOMPARABLE)

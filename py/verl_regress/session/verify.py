@@ -224,7 +224,7 @@ def _next(driver: Driver, budget: int | None) -> Run | None:
 
 def _judge(driver: Driver) -> int:
     from verl_regress.session import report, verdict  # as above
-    from verl_verdict import verdicts
+    from verl_verdict.decide import verdicts
 
     session, args, gathered = driver.session, driver.args, driver.session.evidence()
     end = {

@@ -35,6 +35,7 @@ long_names() {
   for file in "${FILES[@]}"; do
     folder=${file%/*} module=${file##*/test_}
     case $folder in
+      judge/tests/*) folder=judge/verl_verdict/${folder##*/} ;;
       judge/tests) folder=judge/verl_verdict ;;
       tests/rehearsal) folder=rehearsal/verl_rehearsal ;;
       tests/hooks | tests/on_verl) folder=py/hooks ;;

@@ -1,0 +1,165 @@
+"""Where a difference begins, what it usually means, and differences that are wrong whatever the rest of the run does."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_verdict.decide.exact import ROUNDING, Comparison, Difference, compared, differences
+from verl_verdict.read import comparable, metrics
+from verl_verdict.read.records import Run
+
+_MIRRORED = 1e-3  # of the metric's scale
+_SCALED = 1e-3  # of what the factor changes
+_FEWEST_SCALED = 3
+_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The first step that differs, and in it the first metric in causal order, with both values."""
+
+    step: int
+    metric: str
+    a: float
+    b: float
+    means: str
+    others: tuple[str, ...] = ()  # metrics that differ in the same step, in causal order
+    config: tuple[comparable.Difference, ...] = ()  # differences of verl's config that may explain it
+
+    def __str__(self) -> str:
+        return f"step {self.step}, {self.metric}: {a_and_b(self.a, self.b)}"
+
+
+def diagnose(found: Comparison, config: Sequence[comparable.Difference]) -> Diagnosis | None:
+    """The diagnosis of an exact comparison; None if nothing differs."""
+    if found.first is None:
+        return None
+    first = found.first
+    others = [each.metric for each in found.differences if each.step == first.step and each.size > ROUNDING]
+    return at(first.step, first.metric, first.a, first.b, config, [name for name in others if name != first.metric])
+
+
+def at(
+    step: int, metric: str, a: float, b: float, config: Sequence[comparable.Difference], others: Sequence[str] = ()
+) -> Diagnosis:
+    """The diagnosis of this metric at this step."""
+    stage = metrics.stage_of(metric)
+    explaining = tuple(each for each in config if None not in (each.a, each.b) and re.search(stage.config, each.name))
+    return Diagnosis(step, metric, a, b, stage.means, tuple(others), explaining)
+
+
+def likely_first(files: Sequence[str], first: Diagnosis | None) -> tuple[str, ...]:
+    """Files that differ; first the files that define the metric of the first difference."""
+    stage = metrics.stage_of(first.metric) if first else None
+    return tuple(sorted(files, key=lambda name: (not (stage and re.search(stage.files, name)), name)))
+
+
+def opposite_sign(a: Run, b: Run, found: Comparison, *, is_exact: bool) -> Difference | None:
+    """The first difference, if it is the sign of the update: same rewards and opposite advantages, or same advantages and opposite loss.
+
+    Then B trains away from what A trains towards, whatever the reward does in a short run. Unless A repeats itself (`is_exact`), the
+    loss must also be larger than its noise: the advantages of a GRPO group add up to 0, and of its loss only rounding is left. Two
+    of 60 noisy pairs of A had such a rest of 5e-5 and 9e-5 with opposite signs (verl 0.9.1).
+    """
+    first = found.first
+    if first is None or first.size <= ROUNDING:
+        return None
+    step = first.step
+    differing = {each.metric: each for each in found.differences if each.step == step and each.size > ROUNDING}
+    high, low = "critic/advantages/max", "critic/advantages/min"
+    if first.metric.startswith("critic/advantages/") and high in differing and low in differing:
+        scale = metrics.scale_of(high, a.series) * _MIRRORED
+        one, other = differing[high], differing[low]
+        lopsided = abs(one.a + other.a) > scale
+        return one if lopsided and abs(one.b + other.a) <= scale and abs(other.b + one.a) <= scale else None
+    if first.metric == "critic/advantages/mean":  # the largest and the smallest of a GRPO group may mirror each other
+        is_more_than_rounding = abs(first.a) > metrics.scale_of(high, a.series) * _MIRRORED
+        return first if is_more_than_rounding and abs(first.a + first.b) <= _MIRRORED * abs(first.a) else None
+    least = 0.0 if is_exact else metrics.POLICY_LOSS_BAND
+    is_mirrored = abs(first.a + first.b) <= _MIRRORED * abs(first.a)
+    return first if first.metric == "actor/pg_loss" and is_mirrored and abs(first.a) > least else None
+
+
+_GRADIENTS = ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")
+_NEVER_ZERO = {
+    **dict.fromkeys(_GRADIENTS, "B does not train"),
+    "critic/advantages/max": "its rewards train nothing",
+    "actor/kl_loss": "B's actor never leaves its reference, so it does not train, or the reference is the actor itself",
+}
+
+
+def stays_zero(a: Run, b: Run) -> str | None:
+    """The metric that is 0 at every step of B and is not in A, and what that means. None if no metric is."""
+    for name, meaning in _NEVER_ZERO.items():
+        mine, other = a.series.get(name, {}), b.series.get(name, {})
+        if any(mine.values()) and other and max(map(abs, other.values())) <= 1e-6 * max(map(abs, mine.values())):
+            return f"{name} is 0 at every step of B: {meaning}"
+    return None
+
+
+def scaled(a: Run, b: Run) -> dict[str, float]:
+    """The metrics that are those of A times one number at every step, with that number, if nothing else differs by more than rounding.
+
+    Gradients, rewards and what was sampled must be equal, and at two steps at least: then the updates were, and only what is logged differs.
+    Empty if anything else differs, or a sign does. Two values have nearly one factor by chance: a metric needs three.
+    """
+    apart: dict[str, float] = {}
+    equal = set(compared(a, b))
+    for each in itertools.chain.from_iterable(differences(a, b)):
+        if each.size > ROUNDING:
+            equal.discard(each.metric)
+            apart.setdefault(each.metric, each.b / each.a if each.a else 0.0)
+    trained = [name for name in _GRADIENTS if name in equal and len(a.series[name]) > 1]
+    if not trained or any(metrics.is_of_sampling(name) or name in _GRADIENTS for name in apart):
+        return {}
+    for name, factor in apart.items():
+        scale = metrics.scale_of(name, b.series)
+        pairs = [(value, b.series[name][step]) for step, value in a.series[name].items() if step in b.series[name]]
+        limit = _SCALED * scale * min(abs(factor - 1), 1.0)
+        is_one_factor = all(abs(factor * mine - other) <= limit for mine, other in pairs)
+        if factor <= 0 or len(pairs) < _FEWEST_SCALED or not is_one_factor:
+            return {}
+    return apart
+
+
+def no_gradient(run: Run) -> bool:
+    """Is every gradient norm that the run records 0 at every step?"""
+    return _are_zero(run, _GRADIENTS)
+
+
+def no_advantage(run: Run) -> bool:
+    """Are the largest and the smallest advantage 0 at every step?"""
+    return _are_zero(run, ("critic/advantages/max", "critic/advantages/min"))
+
+
+def _are_zero(run: Run, names: Sequence[str]) -> bool:
+    values = [value for name in names for value in run.series.get(name, {}).values()]
+    return bool(values) and not any(values)
+
+
+def number(value: float) -> str:
+    """A value as people read it: four significant digits, and more if it needs them to be exact."""
+    short = f"{value:.4g}"
+    return short if float(short) == value else f"{value:.{_SHOWN}g}"
+
+
+def a_and_b(a: float, b: float) -> str:
+    """`A 0.45, B 0.01`: four digits, or six where four do not tell them apart."""
+    digits = 4 if f"{a:.4g}" != f"{b:.4g}" else _SHOWN
+    return f"A {a:.{digits}g}, B {b:.{digits}g}"
+
+
+def counted(count: int, name: str) -> str:
+    """`1 run`, `3 runs`."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def doubt_of_checks(failed: int) -> str:
+    """What it means for the runs of a session that so many of its checks failed; empty if none did."""
+    return f"{counted(failed, 'check')} failed, so this may not be about the code that was asked for" if failed else ""
+
+
+def listed(names: Sequence[str], shown: int = 3) -> str:
+    """The first of `names`, and how many more there are."""
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")

@@ -1,0 +1,1 @@
+"""Many runs in the order of time, and where a metric changes."""

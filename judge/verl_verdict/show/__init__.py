@@ -1,0 +1,1 @@
+"""A verdict as text, JSON, a JUnit file and a page."""
