@@ -399,7 +399,13 @@ def _record(side: Side, name: str, case: Case, failure: str | None) -> Run:
         run = Run(name="", series={})
         failure = failure or str(error)
     return dataclasses.replace(
-        run, name=f"{name} of {side.name}", workload=case.workload, seed="1", failure=failure, code=side.commit[:12]
+        run,
+        name=f"{name} of {side.name}",
+        workload=case.workload,
+        seed="1",
+        failure=failure,
+        code=side.commit[:12],
+        is_job=True,
     )
 
 

@@ -26,7 +26,7 @@ import yaml
 
 from verl_regress.jobs import recorded_run
 from verl_regress.plan.overrides import of_shape
-from verl_verdict.decide import judge, memory, speed
+from verl_verdict.decide import judge
 from verl_verdict.decide.statistics import LOOKS
 from verl_verdict.decide.verdicts import Verdict, Word
 from verl_verdict.read import comparable, metrics
@@ -68,7 +68,7 @@ IN_NOISE = (
 ALARMS = (Word.REGRESSED, Word.CHANGED, Word.IMPROVED)
 CAUGHT = (Word.REGRESSED, Word.CHANGED)
 # Signals that the judge finds in what a run costs, and words of its sentence on them.
-MEASURED = {"speed": (speed.case, "a step takes"), "memory": (memory.case, "all processes")}
+MEASURED = {"speed": (judge.speed, "a step takes"), "memory": (judge.memory, "all processes")}
 WITHOUT_METRIC = ("crash", "stops", *MEASURED)  # signals that no metric shows
 # Of the many noisy runs only these are kept beside the decisive metrics: what the judge finds wrong on its face, and the step's time.
 _KEPT_OF_NOISY = (
@@ -506,8 +506,8 @@ def _loaded(run: Run, *, is_replay: bool) -> Recorded:
 
 
 def is_decided(found: Mapping[int, Verdict]) -> bool:
-    """No further pair changes the verdict of these looks."""
-    return any(each.word is not Word.INCONCLUSIVE for each in found.values())
+    """A session makes no further pair: the verdict is one, or says that more pairs would not decide it."""
+    return any(not (each.is_open and each.pairs_needed) for each in found.values())
 
 
 def is_judged(found: Mapping[int, Verdict]) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,7 @@ def test_json_has_the_verdict_and_its_evidence(judged):
     answer = json.loads(out)
     assert (answer["verdict"], answer["status"], status) == ("changed", 10, 10)
     (case,) = answer["cases"]
+    assert case["rule"]
     assert (case["case"], case["word"], case["deterministic"]) == ("grpo", "changed", True)
     assert (case["first"]["step"], case["first"]["metric"]) == (1, "actor/entropy")
 
@@ -218,6 +220,139 @@ def test_a_record_of_ppo_without_the_critics_values_is_no_grpo(tmp_path, capsys)
     assert command.main([*a, "--against", b]) == 10
     reason = "the metrics that both record are bit-equal, but critic/values/mean is not in B, critic/values/max is not in B, critic/values/min is not in B"
     assert capsys.readouterr().out.startswith(f"ppo         changed: {reason}\n")
+
+
+# ---- what a plain metrics.jsonl does not tell: its seed, and how its job ended
+
+
+def plain(directory, name, *, lines=None, factor=1.0, times=1.0):
+    """A metrics.jsonl of its own times, with so many lines, and an entropy that drifts by that factor a step."""
+    rows = [
+        json.loads(row) for row in (unpack(directory, GRPO[0], name) / "logs/metrics.jsonl").read_text().splitlines()
+    ]
+    for row in rows[:lines]:
+        row["data"]["timing_s/step"] *= times
+        row["data"]["actor/entropy"] *= factor ** row["step"]
+    path = directory / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:lines]))
+    return str(path)
+
+
+@pytest.fixture
+def plain_runs(tmp_path):
+    """Two runs of A and two of B that train alike."""
+    runs = [plain(tmp_path, name, times=1 + at / 100) for at, name in enumerate(("a1", "a2", "b1", "b2"), start=1)]
+    return runs[:2], runs[2:]
+
+
+def judged_as_json(capsys, *arguments):
+    command.main([*arguments, "--json"])
+    (case,) = json.loads(capsys.readouterr().out)["cases"]
+    return case
+
+
+UNTOLD = "the records do not tell their seeds: the runs are paired in the given order"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "pairs", "deterministic", "said"),
+    [
+        ((), 1, True, UNTOLD),  # two runs of A that are equal had one seed
+        (("--seeds=42,43",), 2, None, None),
+        (("--seeds", "42,43", "--seeds-b", "43,42"), 2, None, None),
+        (("--seeds=42,042", "--seeds-b=42,42"), 1, True, None),
+        (("--seeds=42,43", "--seeds-b=43,44"), 1, None, "without a partner of the same seed: {a1}, {b2}"),
+    ],
+)
+def test_seeds_pair_the_runs(plain_runs, capsys, seeds, pairs, deterministic, said):
+    a, b = plain_runs
+    case = judged_as_json(capsys, *a, "--against", *b, *seeds)
+    assert (case["word"], case["pairs"], case["deterministic"]) == ("identical", pairs, deterministic)
+    assert not said or said.format(a1=a[0], b2=b[1]) in case["notes"]
+    assert said is UNTOLD or UNTOLD not in case["notes"]
+
+
+def test_seeds_go_over_the_runs_of_all_workloads(tmp_path, plain_runs, capsys):
+    (a1, a2), (b1, b2) = plain_runs
+    sft = [str(unpack(tmp_path, name) / "logs/metrics.jsonl") for name in ("sft-0.9.1-1", "sft-0.9.1-2")]
+    arguments = [a1, sft[0], a2, "--against", b1, b2, sft[1], "--seeds=1,7,2"]
+    command.main([*arguments, "--json"])
+    cases = json.loads(capsys.readouterr().out)["cases"]
+    assert [(case["case"], case["pairs"]) for case in cases] == [("grpo", 2), ("sft", 1)]
+
+
+def test_perturbed_runs_have_the_seeds_of_a(tmp_path, plain_runs, capsys):
+    (a1, a2), (b1, _) = plain_runs
+    perturbed = [plain(tmp_path, f"p{at}", factor=1.1, times=1.1 + at / 100) for at in (1, 2)]
+    b = plain(tmp_path, "b", factor=1.05, times=1.3)
+    arguments = [a1, a2, "--against", b, "--perturbed", *perturbed]
+    assert judged_as_json(capsys, *arguments, "--seeds=1,1")["word"] == "same"
+    third = plain(tmp_path, "a3", times=1.4)
+    assert command.main([*arguments[:2], third, *arguments[2:], b1, "--seeds=1,1,2"]) == 2
+    sentence = "--perturbed has 3 runs of grpo, and A 2 seeds (1, 2): give one for each seed."
+    assert capsys.readouterr().err == f"error   {sentence}\n"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "sentence"),
+    [
+        (["--seeds=42"], "--seeds has 1 seed for 2 runs of A: give one for each run."),
+        (["--seeds=42,43", "--seeds-b=1,2,3"], "--seeds-b has 3 seeds for 2 runs of B: give one for each run."),
+        (["--seeds=42,42"], "B has 2 runs of grpo, and A 1 seed (42): tell those of B with --seeds-b."),
+        (["--seeds-b=42,43"], "--seeds-b tells the seeds of B alone: tell those of A with --seeds."),
+        (["--seeds=42,"], "'' in the seeds '42,' is no whole number: give one for each run, such as 42,43."),
+        (["--seeds=1.5,2"], "'1.5' in the seeds '1.5,2' is no whole number: give one for each run, such as 42,43."),
+        (["--seeds=1,2", "--seeds-b=x"], "'x' in the seeds 'x' is no whole number: give one for each run, such as 42,43."),
+    ],
+)  # fmt: skip
+def test_seeds_that_fit_no_runs_are_refused(plain_runs, capsys, seeds, sentence):
+    a, b = plain_runs
+    assert command.main([*a, "--against", *b, *seeds]) == 2
+    assert capsys.readouterr() == ("", f"error   {sentence}\n")
+
+
+def test_the_seed_that_a_job_tells_is_not_replaced(judged):
+    sentence = f"'{GRPO[0]}' already tells its seed (verl's default seeds): leave --seeds out."
+    assert judged(nothing, "--seeds=1,1") == (2, "", f"error   {sentence}\n")
+
+
+def test_a_plain_record_that_is_shorter_is_refused_or_judged_over_the_common_steps(tmp_path, plain_runs, capsys):
+    a, _ = plain_runs
+    short = plain(tmp_path, "short", lines=2, times=1.2)
+    for arguments in (
+        [*a, "--against", short],
+        [short, "--against", *a],
+        [*a, "--against", a[0], "--perturbed", short],
+    ):
+        if "--perturbed" in arguments:
+            arguments[3] = plain(tmp_path, "b", times=1.5)
+        assert command.main(arguments) == 2
+        sentence = f"error   '{short}' has the steps 1 to 2 and '{a[0]}' the steps 1 to 4: it may still be written, or have failed. Give whole records, or --steps common judges the 2 steps that all have.\n"
+        assert capsys.readouterr() == ("", sentence)
+        case = judged_as_json(capsys, *arguments, "--steps=common")
+        assert case["word"] in ("identical", "inconclusive")
+        assert "judged over the 2 steps that all runs have (--steps common)" in case["notes"]
+
+
+def test_a_plain_record_that_became_nan_and_ended_is_regressed(tmp_path, plain_runs, capsys):
+    a, _ = plain_runs
+    short = plain(tmp_path, "short", lines=2, factor=float("nan"))
+    case = judged_as_json(capsys, *a, "--against", short)
+    assert (case["word"], case["rule"]) == ("regressed", "b-not-finite")
+
+
+def test_a_plain_record_of_two_attempts_is_bad_input(tmp_path, plain_runs, capsys):
+    a, (b, _) = plain_runs
+    lines = Path(b).read_text().splitlines(keepends=True)
+    Path(b).write_text("".join([*lines[:3], *lines[1:]]))
+    assert command.main([*a, "--against", b]) == 2
+    assert "goes back from step 3 to step 2" in capsys.readouterr().err
+
+
+def test_the_rule_that_decided_is_named(judged):
+    _, out, _ = judged(opposite)
+    (how,) = [line for line in out.splitlines() if line.startswith("how ")]
+    assert re.fullmatch(r"how         .+ \[rule: [a-z0-9-]+\]", how)
 
 
 # ---- bad input: one sentence, exit 2, nothing on standard output

@@ -81,7 +81,7 @@ def noisy(rng, name, seed=None, shift=None, steps=12, constant=(), without=()):
             continue
         values = mean + rng.normal() * between + rng.normal(size=steps) * within + (shift or {}).get(metric, 0.0)
         series[metric] = {step + 1: float(mean if metric in constant else values[step]) for step in range(steps)}
-    return Run(name=name, series=series, workload="ppo", seed=seed, fingerprint=name)
+    return Run(name=name, series=series, workload="ppo", seed=seed, fingerprint=name, is_job=True)
 
 
 def session(rng, pairs, shift=None, **more):

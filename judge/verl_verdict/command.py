@@ -2,21 +2,25 @@
 
 RUN is a metrics.jsonl of verl's file logger, or a directory that has one. Runs of several workloads are several cases.
 Give A at least twice with one seed (then it shows whether A repeats itself), or at least three seeds of A and of B.
+A metrics.jsonl does not tell its seed: name it with --seeds, or the runs are paired in the given order.
 `verl-verdict history RUN...` shows where a metric changed in the course of many runs.
 
 Exit statuses: 0 identical, same or improved; 9 regressed; 10 changed; 11 inconclusive; 12 incomparable; 2 bad input.
 """
 
 import argparse
+import dataclasses
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NoReturn
 
-from verl_verdict.decide import judge, memory, preconditions, speed, verdicts
+from verl_verdict.decide import judge, preconditions, verdicts
+from verl_verdict.decide.diagnosis import counted
 from verl_verdict.errors import CannotJudge
 from verl_verdict.history import history
 from verl_verdict.read import readers
@@ -51,6 +55,22 @@ def _parser() -> argparse.ArgumentParser:
         help="runs of A with a perturbed last bit: what they do is noise",
     )
     parser.add_argument(
+        "--seeds",
+        type=_seeds,
+        default=(),
+        metavar="SEED,...",
+        help="the seeds of the runs of A, in their order: 42,42,43. The runs of B, and the perturbed ones, then have the seeds 42,43, in that order",
+    )
+    parser.add_argument(
+        "--seeds-b", type=_seeds, default=(), metavar="SEED,...", help="the seeds of the runs of B, in their order"
+    )
+    parser.add_argument(
+        "--steps",
+        choices=("all", "common"),
+        default="all",
+        help="all: records of other steps are refused, because they may be unfinished; common: the steps that all have are compared",
+    )
+    parser.add_argument(
         "--deterministic", action="store_true", default=None, help="A is known to repeat itself: one run of A is enough"
     )
     parser.add_argument("--speed", action="store_true", help="judge the speed too, as a case of its own")
@@ -82,6 +102,15 @@ def _run(text: str) -> Path:
     if not text:
         raise CannotJudge("A RUN is '', which names nothing: give a metrics.jsonl.")
     return Path(text)
+
+
+def _seeds(text: str) -> tuple[str, ...]:
+    found = text.split(",")
+    if wrong := [seed for seed in found if not re.fullmatch("-?[0-9]{1,20}", seed)]:
+        raise CannotJudge(
+            f"'{wrong[0]}' in the seeds '{text}' is no whole number: give one for each run, such as 42,43."
+        )
+    return tuple(str(int(seed)) for seed in found)
 
 
 def _share(text: str) -> float:
@@ -121,8 +150,8 @@ def _write(text: str) -> None:
         ) from None
 
 
-def _judge(options: argparse.Namespace, readers: Sequence[Reader]) -> list[verdicts.Verdict]:
-    a, b, perturbed = (_by_workload(paths, readers) for paths in (options.a, options.against, options.perturbed))
+def _judge(options: argparse.Namespace, known: Sequence[Reader]) -> list[verdicts.Verdict]:
+    a, b, perturbed = _runs(options, known)
     for mine, other, side in ((a, b, "A"), (b, a, "B")):
         if lacking := [workload for workload in mine if workload not in other]:
             raise CannotJudge(
@@ -130,25 +159,79 @@ def _judge(options: argparse.Namespace, readers: Sequence[Reader]) -> list[verdi
             )
     found = []
     for workload in a:
-        found.append(
-            judge.case(
-                a[workload], b[workload], ignore=options.ignore, accept=options.accept,
-                deterministic=options.deterministic, perturbed=perturbed.get(workload, []), relative_limit=options.relative,
-            )
-        )  # fmt: skip
+        case = judge.case(
+            a[workload],
+            b[workload],
+            ignore=options.ignore,
+            accept=options.accept,
+            deterministic=options.deterministic,
+            perturbed=perturbed.get(workload, []),
+            relative_limit=options.relative,
+            common_steps=options.steps == "common",
+        )
+        found.append(case)
         if options.speed:
-            found.append(speed.case(a[workload], b[workload], name=f"{workload} speed"))
+            found.append(judge.speed(a[workload], b[workload], name=f"{workload} speed"))
         if options.memory:
-            found.append(memory.case(a[workload], b[workload], name=f"{workload} memory"))
+            found.append(judge.memory(a[workload], b[workload], name=f"{workload} memory"))
     return found
 
 
-def _by_workload(paths: Sequence[Path], known: Sequence[Reader]) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {}
-    for path in paths:
-        run = readers.read(path, known)
-        runs.setdefault(run.workload, []).append(run)
-    return runs
+_Runs = dict[str, list[Run]]  # by workload, in the given order
+
+
+def _runs(options: argparse.Namespace, known: Sequence[Reader]) -> tuple[_Runs, _Runs, _Runs]:
+    """The runs of A and B, and the perturbed ones; with the seeds that the command line tells."""
+    a, b, perturbed = (
+        [readers.read(path, known) for path in paths] for paths in (options.a, options.against, options.perturbed)
+    )
+    if options.seeds_b and not options.seeds:
+        raise CannotJudge("--seeds-b tells the seeds of B alone: tell those of A with --seeds.")
+    if not options.seeds:
+        return _by_workload(a), _by_workload(b), _by_workload(perturbed)
+    of_a = _by_workload(_with_seeds(a, options.seeds, "--seeds", "A"))
+    seeds = {workload: list(dict.fromkeys(str(run.seed) for run in runs)) for workload, runs in of_a.items()}
+    if options.seeds_b:
+        of_b = _by_workload(_with_seeds(b, options.seeds_b, "--seeds-b", "B"))
+    else:
+        of_b = _with_those_of_a(b, seeds, "B has", "tell those of B with --seeds-b")
+    # Of one seed there may be many.
+    enough = {workload: mine * len(perturbed) if len(mine) == 1 else mine for workload, mine in seeds.items()}
+    return of_a, of_b, _with_those_of_a(perturbed, enough, "--perturbed has", "give one for each seed")
+
+
+def _by_workload(runs: Sequence[Run]) -> _Runs:
+    found: _Runs = {}
+    for run in runs:
+        found.setdefault(run.workload, []).append(run)
+    return found
+
+
+def _with_seeds(runs: Sequence[Run], seeds: Sequence[str], option: str, side: str) -> list[Run]:
+    if len(runs) != len(seeds):
+        raise CannotJudge(
+            f"{option} has {counted(len(seeds), 'seed')} for {counted(len(runs), 'run')} of {side}: give one for each run."
+        )
+    return [_with_seed(run, seed, option) for run, seed in zip(runs, seeds, strict=True)]
+
+
+def _with_those_of_a(runs: Sequence[Run], seeds: Mapping[str, Sequence[str]], has: str, cure: str) -> _Runs:
+    """The runs of each workload with the seeds of A's, in their order."""
+    found = _by_workload(runs)
+    for workload in [each for each in found if each in seeds]:
+        mine, of_a = found[workload], seeds[workload]
+        if len(mine) > len(of_a):
+            raise CannotJudge(
+                f"{has} {len(mine)} runs of {workload}, and A {counted(len(of_a), 'seed')} ({', '.join(of_a)}): {cure}."
+            )
+        found[workload] = [_with_seed(run, seed, "--seeds") for run, seed in zip(mine, of_a, strict=False)]
+    return found
+
+
+def _with_seed(run: Run, seed: str, option: str) -> Run:
+    if run.seed is not None:
+        raise CannotJudge(f"'{run.name}' already tells its seed ({run.seed}): leave {option} out.")
+    return dataclasses.replace(run, seed=seed)
 
 
 def _history_parser() -> argparse.ArgumentParser:

@@ -195,7 +195,15 @@ def test_how_a_job_ended(tmp_path, ended, failure, unfinished):
     if ended:
         (job / "state/ended").write_text(json.dumps(ended))
     run = recorded_run.read(job)
-    assert (run.failure, run.unfinished) == (failure, unfinished)
+    assert (run.failure, run.unfinished, run.is_job) == (failure, unfinished, True)
+
+
+def test_a_job_that_failed_before_its_first_step_is_a_job_too(tmp_path):
+    job = unpack(tmp_path, "sft-0.9.1-1")
+    (job / "logs/metrics.jsonl").unlink()
+    (job / "state/ended").write_text('{"exit_code": 1, "cause": "ImportError: no verl"}')
+    run = recorded_run.read(job)
+    assert (run.steps, run.failure, run.is_job) == ([], "ImportError: no verl", True)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +258,7 @@ def test_a_hook_that_changes_training_is_a_fact_alone(tmp_path, hook, fact):
 def test_the_judge_reads_by_it_what_is_a_job_and_a_record_by_itself(tmp_path):
     job = unpack(tmp_path, "ppo-0.9.1-v1-1")
     by_reader, alone = (readers.read(job, known) for known in ([recorded_run.JobReader()], []))
-    assert (by_reader.name, by_reader.code) == (job.name, "v0.9.1")
-    assert (alone.name, alone.code) == (f"{job}/logs/metrics.jsonl", None)
+    assert (by_reader.name, by_reader.code, by_reader.is_job) == (job.name, "v0.9.1", True)
+    assert (alone.name, alone.code, alone.is_job) == (f"{job}/logs/metrics.jsonl", None, False)
     record = readers.read(job / "logs/metrics.jsonl", [recorded_run.JobReader()])
     assert record == alone

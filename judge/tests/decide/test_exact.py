@@ -308,7 +308,7 @@ def test_a_lower_reward_over_six_exact_seeds_is_a_regression():
     assert judge.case(*seeds(3)).word is Word.CHANGED
     verdict = judge.case(*seeds(6))
     assert (verdict.word, verdict.deterministic) == (Word.REGRESSED, True)
-    assert verdict.reason.startswith("critic/score/mean, first update: A 0.")
+    assert verdict.reason.startswith("critic/score/mean, mean of the last third: A 0.")
 
 
 def test_a_dropped_kl_loss_is_a_change(tmp_path):

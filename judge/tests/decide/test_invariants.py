@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from verdict_runs import edit, recorded
 
-from verl_verdict.decide import invariants
+from verl_verdict.decide import judge
 from verl_verdict.decide.invariants import Member
 from verl_verdict.decide.verdicts import Word
 from verl_verdict.errors import CannotJudge
@@ -33,7 +33,7 @@ def named(run, name, *changes):
 def verdict(run, a=(), b=(), *, plain_b=(), **more):
     """The verdict on a group of two: what `a` and `b` change is in the second member's runs, and `plain_b` in both of B's."""
     first = Member("", named(run, "a"), named(run, "b", *plain_b))
-    return invariants.judge(
+    return judge.invariants(
         [first, Member(MICRO, named(run, "a1", *a), named(run, "b1", *plain_b, *b))], name="micro", **more
     )
 
@@ -86,7 +86,7 @@ def test_a_metric_that_is_0_may_differ_by_little(run, metric, value, word):
     zero = edit(run, metric, {1: 0.0})
     b = named(edit(zero, metric, {1: value}), "b1")
     group = [Member("", named(zero, "a"), named(zero, "b")), Member(MICRO, named(zero, "a1"), b)]
-    assert invariants.judge(group, name="micro").word is word
+    assert judge.invariants(group, name="micro").word is word
 
 
 def test_b_that_holds_what_a_breaks_is_improved(run):
@@ -98,7 +98,7 @@ def test_b_that_holds_what_a_breaks_is_improved(run):
 def test_only_the_first_update_counts(run):
     later = dataclasses.replace(run, series={**run.series, GRADIENT: {**run.series[GRADIENT], 2: 99.0}})
     group = [Member("", named(run, "a"), named(run, "b")), Member(MICRO, named(run, "a1"), named(later, "b1"))]
-    assert invariants.judge(group, name="micro").word is Word.SAME
+    assert judge.invariants(group, name="micro").word is Word.SAME
 
 
 def test_a_metric_that_is_to_be_ignored_is_not_compared(run):
@@ -117,7 +117,7 @@ def test_the_policy_loss_may_differ_within_its_band_round_0(run):
 def test_runs_that_sampled_other_tokens_or_do_not_train_prove_nothing(run):
     sampled = dataclasses.replace(run, hashes={TOKENS: "1"})
     other = Member(MICRO, named(sampled, "a1"), dataclasses.replace(named(sampled, "b1"), hashes={TOKENS: "2"}))
-    found = invariants.judge([Member("", named(sampled, "a"), named(sampled, "b")), other], name="micro")
+    found = judge.invariants([Member("", named(sampled, "a"), named(sampled, "b")), other], name="micro")
     assert found.word is Word.INCONCLUSIVE
     assert found.reason == f"the runs of B cannot be compared, because with {MICRO} other tokens were sampled"
     still = named(run, "x", (GRADIENT, 0.0), ("actor/grad_norm", 0.0))
@@ -129,9 +129,9 @@ def test_a_run_that_fails_or_was_asked_for_something_else_is_judged_as_in_every_
         return Member(MICRO, named(run, "a1"), dataclasses.replace(named(run, "b1"), **of_b))
 
     first = Member("", named(run, "a"), named(run, "b"))
-    failed = invariants.judge([first, member(failure="KeyError: no")], name="micro")
+    failed = judge.invariants([first, member(failure="KeyError: no")], name="micro")
     assert (failed.word, failed.case) == (Word.REGRESSED, "micro")
     assert "KeyError: no" in failed.reason
-    assert invariants.judge([first, member(facts={"override x": "x=1"})], name="micro").word is Word.INCOMPARABLE
+    assert judge.invariants([first, member(facts={"override x": "x=1"})], name="micro").word is Word.INCOMPARABLE
     with pytest.raises(CannotJudge, match="are copies of one record"):
-        invariants.judge([first, Member(MICRO, first.a, first.b)], name="micro")
+        judge.invariants([first, Member(MICRO, first.a, first.b)], name="micro")

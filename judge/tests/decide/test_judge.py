@@ -1,6 +1,7 @@
 """The judge fails closed: whatever cannot be judged is never the same."""
 
 import dataclasses
+import re
 
 import pytest
 from verdict_runs import changed, edit, generator, recorded
@@ -216,9 +217,17 @@ def test_on_replayed_rollouts_one_step_after_an_update_decides_nothing(tmp_path)
     assert [each.word for each in verdicts] == [Word.INCONCLUSIVE, Word.CHANGED]
 
 
-def test_a_noise_that_hides_a_tenth_of_a_metric_is_no_reason_to_call_b_the_same(tmp_path):
-    found = judge.case(*replayed(tmp_path, 1.3, 1.02))
-    assert (found.word, found.pairs_needed) == (Word.INCONCLUSIVE, 2)
+def test_a_noise_that_hides_a_tenth_of_a_metric_is_named_with_its_size(tmp_path):
+    """From the third step on a note says so. If it hides the first step, too, nothing is shown."""
+    a, b = replayed(tmp_path, 1.3, 1.02)
+    found = judge.case(a, b)
+    assert (found.word, found.rule) == (Word.SAME, "same-on-replay")
+    [note] = [note for note in found.notes if note.startswith("from step 3 on, ")]
+    assert re.search(r"not seen, of up to \d+% of actor/grad_norm$", note)
+    a[1] = edit(a[1], "actor/grad_norm", lambda step, value: value * (5.0 if step == 1 else 1.0))
+    found = judge.case(a, b)
+    assert (found.word, found.rule, found.pairs_needed) == (Word.INCONCLUSIVE, "hidden-by-replay", 2)
+    assert re.search(r"could hide a change of up to \d+% of actor/grad_norm: run 2 more pairs", found.reason)
 
 
 def kernels(rng, run, name, grows=1.0):

@@ -43,7 +43,7 @@ def recorded(run, change):
     """The run as a record of it is read, with each line as `change` of its step and data; without a line where that is None."""
     rows = {step: {name: each[step] for name, each in run.series.items()} for step in run.steps}
     lines = [json.dumps({"step": step, "data": new}) for step, data in rows.items() if (new := change(step, data))]
-    return dataclasses.replace(records.parse(["\n".join(lines)], run.name, run.name), seed=run.seed)
+    return dataclasses.replace(records.parse(["\n".join(lines)], run.name, run.name), seed=run.seed, is_job=True)
 
 
 COURSES = {

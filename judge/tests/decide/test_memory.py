@@ -6,7 +6,7 @@ import pytest
 from verdict_runs import edit, generator, session
 
 from verl_verdict.decide import judge, memory
-from verl_verdict.decide.verdicts import Word
+from verl_verdict.decide.verdicts import Finding, Word
 from verl_verdict.read.records import Memory, Process
 
 GB, MB = 1e9, 1e6
@@ -55,19 +55,19 @@ def constant(run, *sizes):
     ],
 )
 def test_the_floor_depends_on_the_profile(factor, profile, word):
-    assert memory.case(*remembered(factor=factor), profile=profile).word is word
+    assert judge.memory(*remembered(factor=factor), profile=profile).word is word
 
 
 def test_the_reason_says_both_peaks_and_the_margin():
-    verdict = memory.case(*remembered(factor=1.5), profile="cpu")
+    verdict = judge.memory(*remembered(factor=1.5), profile="cpu")
     assert (verdict.word, verdict.case, verdict.pairs) == (Word.REGRESSED, "memory", 6)
     assert verdict.reason == (
         "all processes together need at most 5.11 GB with A and 7.65 GB with B (1.50 times; the margin is 25%)"
     )
     assert verdict.how == "6 pairs, the largest sum over a run's processes, and its slope after the first third"
     assert [(row.summary, row.finding) for row in verdict.rows] == [
-        ("memory of all processes, peak in GB", "regressed"),
-        ("memory of all processes, growth in MB per step", "same"),
+        ("memory of all processes, peak in GB", Finding.WORSE),
+        ("memory of all processes, growth in MB per step", Finding.SAME),
     ]
     assert verdict.notes == (
         "WorkerDict: at most 4.09 GB with A, 6.13 GB with B",
@@ -77,16 +77,16 @@ def test_the_reason_says_both_peaks_and_the_margin():
 
 def test_a_steady_growth_that_a_does_not_have_is_a_regression_though_the_peak_is_not():
     """64 MiB a step are 0.8 GB in 12 steps: 15 % of the peak, and as much again in each further 12 steps."""
-    verdict = memory.case(*remembered(leak=64 * 2**20), profile="cpu")
+    verdict = judge.memory(*remembered(leak=64 * 2**20), profile="cpu")
     assert verdict.word is Word.REGRESSED
     said = "the memory of all processes grows by 0.423 MB a step with A and by 67.8 MB with B (the margin is 12.8 MB)"
     assert verdict.reason == said
-    assert [row.finding for row in verdict.rows] == ["same", "regressed"]
+    assert [row.finding for row in verdict.rows] == [Finding.SAME, Finding.WORSE]
 
 
 @pytest.mark.parametrize(("leak", "leak_a", "word"), [(64, 64, Word.SAME), (0, 128, Word.IMPROVED)])
 def test_growth_that_a_has_too_is_no_regression_and_that_b_no_longer_has_is_better(leak, leak_a, word):
-    assert memory.case(*remembered(leak_a=leak_a * 2**20, leak=leak * 2**20), profile="cpu").word is word
+    assert judge.memory(*remembered(leak_a=leak_a * 2**20, leak=leak * 2**20), profile="cpu").word is word
 
 
 def test_a_slower_b_with_the_growth_of_a_is_no_regression():
@@ -99,7 +99,7 @@ def test_a_slower_b_with_the_growth_of_a_is_no_regression():
         )
         for run in b
     ]  # fmt: skip
-    assert memory.case(a, b, profile="cpu").word is Word.SAME
+    assert judge.memory(a, b, profile="cpu").word is Word.SAME
 
 
 def test_without_times_of_steps_growth_is_counted_in_minutes():
@@ -109,7 +109,7 @@ def test_without_times_of_steps_growth_is_counted_in_minutes():
         [dataclasses.replace(run, series={k: v for k, v in run.series.items() if k != "timing_s/step"}) for run in side]
         for side in (a, b)
     )
-    verdict = memory.case(a, b, profile="cpu")
+    verdict = judge.memory(a, b, profile="cpu")
     assert verdict.word is Word.REGRESSED
     reason = "the memory of all processes grows by 2.7 MB a minute with A and by 403 MB with B (the margin is 23.8 MB)"
     assert verdict.reason == reason
@@ -122,10 +122,10 @@ def test_memory_of_gpus_is_judged_beside_where_verl_recorded_it():
         [edit(run, "perf/max_memory_allocated_gb", lambda step, value, by=by: by * (1 + 0.01 * rng.normal())) for run in side]
         for side, by in ((a, 40.0), (b, 50.0))
     )  # fmt: skip
-    verdict = memory.case(a, b)
+    verdict = judge.memory(a, b)
     assert verdict.word is Word.REGRESSED
     assert verdict.reason.startswith("torch allocates on a GPU at most 40.")
-    assert [row.finding for row in verdict.rows[:3]] == ["same", "same", "regressed"]
+    assert [row.finding for row in verdict.rows[:3]] == [Finding.SAME, Finding.SAME, Finding.WORSE]
 
 
 def on_a_gpu(by, pairs=6, steps=30):
@@ -138,8 +138,8 @@ def on_a_gpu(by, pairs=6, steps=30):
 
 
 def test_of_plain_records_the_memory_on_a_gpu_is_judged():
-    assert memory.case(*on_a_gpu(0.0)).word is Word.SAME
-    verdict = memory.case(*on_a_gpu(0.1))
+    assert judge.memory(*on_a_gpu(0.0)).word is Word.SAME
+    verdict = judge.memory(*on_a_gpu(0.1))
     assert verdict.word is Word.REGRESSED
     assert [row.summary for row in verdict.rows] == [
         "perf/max_memory_allocated_gb, peak in GB",
@@ -161,7 +161,7 @@ def test_growth_on_a_gpu_is_noted_where_memory_is_not_judged(by, is_noted):
     [(1, 2, ", in 1 pair: run 2 more"), (2, 1, ", in 2 pairs: run 1 more"), (4, 2, ": run 2 more pairs")],
 )
 def test_fewer_than_six_pairs_show_no_larger_peak(pairs, needed, said):
-    verdict = memory.case(*remembered(pairs, factor=3.0), profile="cpu")
+    verdict = judge.memory(*remembered(pairs, factor=3.0), profile="cpu")
     assert (verdict.word, verdict.pairs_needed) == (Word.INCONCLUSIVE, needed)
     assert verdict.reason.endswith(said)
 
@@ -170,14 +170,14 @@ def test_noise_that_would_hide_a_larger_peak_is_never_the_same():
     rng = generator(3)
     a, b = session(rng, 6)
     a, b = ([remember(run, rng, noise=0.15) for run in side] for side in (a, b))
-    verdict = memory.case(a, b, profile="gpu")
+    verdict = judge.memory(a, b, profile="gpu")
     assert verdict.word is Word.INCONCLUSIVE
     assert verdict.reason.endswith(": A's own memory varies too much to see 10%; use longer runs")
 
 
 def test_no_common_seed_is_inconclusive():
     a, b = remembered()
-    verdict = memory.case(a, [dataclasses.replace(run, seed="9") for run in b])
+    verdict = judge.memory(a, [dataclasses.replace(run, seed="9") for run in b])
     assert (verdict.word, verdict.reason) == (
         Word.INCONCLUSIVE, "no run of B has the seed of a run of A: run B with the seeds of A",
     )  # fmt: skip
@@ -211,7 +211,7 @@ def test_no_common_seed_is_inconclusive():
 def test_a_run_that_shows_nothing_is_never_the_same(change, reason):
     a, b = remembered()
     b[2] = dataclasses.replace(b[2], **change)
-    verdict = memory.case(a, b, profile="cpu")
+    verdict = judge.memory(a, b, profile="cpu")
     assert (verdict.word, verdict.reason, verdict.pairs, verdict.rows) == (Word.INCONCLUSIVE, reason, 0, ())
 
 

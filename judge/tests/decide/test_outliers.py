@@ -80,9 +80,10 @@ def test_with_replay_a_mismatch_has_no_bad_side_after_the_first_update(facts, si
 def test_better_values_make_nothing_worse():
     """The score rises twentyfold, and what follows it does, too."""
     a, b = session(generator(2), 6, steps=30)
-    for name, value in ((SCORE, 0.02), ("critic/rewards/mean", 0.02)):
-        a = [edit(run, name, lambda step, _, value=value: value + step * 1e-4) for run in a]
-        b = [edit(run, name, lambda step, _, value=value: 20 * value + step * 1e-4) for run in b]
+    rng = generator(3)
+    for name in (SCORE, "critic/rewards/mean"):
+        a = [edit(run, name, lambda step, _: 0.02 + rng.normal() * 1e-3) for run in a]
+        b = [edit(run, name, lambda step, _: 0.4 + rng.normal() * 1e-3) for run in b]
     assert [(each.metric, each.side) for each in outliers.find(a, b, "ppo", DECISIVE["ppo"])] == [(SCORE, 1)]
     assert judge.case(a, b).word is Word.IMPROVED
     assert [(each.metric, each.side) for each in outliers.find(b, a, "ppo", DECISIVE["ppo"])] == [(SCORE, -1)]

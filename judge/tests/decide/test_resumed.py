@@ -6,7 +6,7 @@ import re
 import pytest
 from verdict_runs import edit, recorded
 
-from verl_verdict.decide import judge, resumed
+from verl_verdict.decide import judge
 from verl_verdict.decide.resumed import Resumed
 from verl_verdict.decide.verdicts import Word
 
@@ -44,7 +44,7 @@ def verdict(straight, a=None, b=None, b_straight=None, repeats=None, source_repe
     source = judge.case([trained["A"]], [trained["B"]], name="ppo", deterministic=source_repeats)
     found = judge.case([further["A"]], [further["B"]], name="resume", deterministic=repeats)
     pairs = {side: [Resumed(further[side], trained[side])] for side in "AB"}
-    return resumed.judge(found, pairs["A"], pairs["B"], source, **more)
+    return judge.resumed(found, pairs["A"], pairs["B"], source, **more)
 
 
 def test_runs_that_go_on_exactly_are_said_to(straight):
@@ -97,7 +97,7 @@ def test_a_resumed_run_that_lacks_a_metric_is_not_called_the_same(straight, lack
     source = judge.case([straight], [named(trained["B"], "b")], name="ppo", deterministic=True)
     found = judge.case([further["A"]], [further["B"]], name="resume", deterministic=True, ignore=[LOSS])
     a, b = ([Resumed(further[side], trained[side])] for side in "AB")
-    assert resumed.judge(found, a, b, source, ignore=[LOSS]).word is word
+    assert judge.resumed(found, a, b, source, ignore=[LOSS]).word is word
 
 
 def test_the_pair_of_runs_that_is_off_decides(straight):
@@ -109,7 +109,7 @@ def test_the_pair_of_runs_that_is_off_decides(straight):
     further["b"][1] = edit(edit(further["b"][1], LOSS, times(1.5)), SCORE, times(1 + 1e-7))
     source = judge.case(list(seeds.values()), [named(run, f"b{seed}") for seed, run in seeds.items()], name="ppo")
     a, b = ([Resumed(run, seeds[run.seed]) for run in further[side]] for side in "ab")
-    found = resumed.judge(judge.case(further["a"], further["b"], name="resume"), a, b, source)
+    found = judge.resumed(judge.case(further["a"], further["b"], name="resume"), a, b, source)
     assert (found.word, found.first.a) == (Word.REGRESSED, 2 * straight.series[LOSS][3])
     assert found.first.b == 3 * straight.series[LOSS][3]
     assert "; 1 of 8" in found.notes[1]  # rounding does not count
@@ -180,7 +180,7 @@ def test_without_a_straight_run_the_resumed_ones_are_compared_only_with_each_oth
     source = judge.case([short], [named(short, "b")], name="ppo")
     pairs = [Resumed(after(straight, 2, "a"), short)]
     for a, b in ((pairs, pairs), ([], []), ([Resumed(after(straight, 2, "a"), straight)], [])):
-        found = resumed.judge(base, a, b, source)
+        found = judge.resumed(base, a, b, source)
         assert (found.word, found.notes[0]) == (
             Word.IDENTICAL,
             "not compared with the straight runs: the runs of ppo did not train the steps after the checkpoint",
@@ -191,8 +191,9 @@ def test_what_failed_is_not_compared(straight):
     broken = dataclasses.replace(after(straight, 2, "b"), failure="KeyError: no")
     a = [Resumed(after(straight, 2, "a"), straight)]
     found = judge.case([a[0].run], [broken], name="resume")
-    assert resumed.judge(found, a, [Resumed(broken, straight)], judge.case([straight], [named(straight, "b")])) == found
+    source = judge.case([straight], [named(straight, "b")])
+    assert judge.resumed(found, a, [Resumed(broken, straight)], source) == found
     failed = judge.case([straight], [dataclasses.replace(named(straight, "b"), failure="KeyError: no")], name="ppo")
     base = judge.case([a[0].run], [after(straight, 2, "b")], name="resume")
-    noted = resumed.judge(base, a, [Resumed(after(straight, 2, "b"), straight)], failed)
+    noted = judge.resumed(base, a, [Resumed(after(straight, 2, "b"), straight)], failed)
     assert (noted.word, noted.notes[0]) == (Word.IDENTICAL, "not compared with the straight runs: see ppo")

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from verdict_runs import edit, recorded
 
-from verl_verdict.decide import rollout
+from verl_verdict.decide import judge
 from verl_verdict.decide.verdicts import Word
 from verl_verdict.read import comparable
 from verl_verdict.read.records import TOKENS
@@ -32,7 +32,7 @@ SCORE = "critic/score/mean"
 
 
 def judged(a, b):
-    return rollout.case(a, b, name="grpo rollout")
+    return judge.rollout(a, b, name="grpo rollout")
 
 
 def test_the_first_step_of_a_longer_replayed_run_is_comparable(run):
@@ -81,7 +81,7 @@ def test_equal_tokens_with_other_log_probs_are_a_change(run):
 
 def test_other_log_probs_are_no_change_where_the_trainer_of_a_does_not_repeat_itself(run):
     def noisy(b):
-        return rollout.case([run("a"), run("again")], b, name="x", is_noisy=True)
+        return judge.rollout([run("a"), run("again")], b, name="x", is_noisy=True)
 
     found = noisy(run("b", **{MISMATCH: 1.01}))
     assert (found.word, found.reason[:36]) == (Word.SAME, "A's trainer computes other log-probs")

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from verdict_runs import edit, generator, recorded, session
 
-from verl_verdict.decide import cost, speed
+from verl_verdict.decide import cost, judge, speed
 from verl_verdict.decide.verdicts import Word
 
 
@@ -25,11 +25,11 @@ def timed(factor, pairs=6, seed=1, steps=12):
     ],
 )
 def test_the_floor_depends_on_the_profile(factor, profile, word):
-    assert speed.case(*timed(factor), profile=profile).word is word
+    assert judge.speed(*timed(factor), profile=profile).word is word
 
 
 def test_the_reason_says_both_times_and_the_margin():
-    verdict = speed.case(*timed(2.0), profile="cpu")
+    verdict = judge.speed(*timed(2.0), profile="cpu")
     assert verdict.reason == "a step takes 10 s with A and 20.2 s with B (2.01 times; the margin is 25%)"
     assert (verdict.case, verdict.how) == ("speed", "6 pairs, medians of timing_s/step without the warm-up")
 
@@ -37,7 +37,7 @@ def test_the_reason_says_both_times_and_the_margin():
 def test_the_first_step_is_warm_up():
     a, b = timed(1.0)
     b = [edit(run, speed.STEP, {1: 1000.0}) for run in b]
-    assert speed.case(a, b, profile="gpu").word is Word.SAME
+    assert judge.speed(a, b, profile="gpu").word is Word.SAME
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_first_step_is_warm_up():
 )
 def test_fewer_than_six_pairs_show_no_slowdown(pairs, needed, said):
     """pyperf calls one run against one "significant"."""
-    verdict = speed.case(*timed(5.0, pairs), profile="cpu")
+    verdict = judge.speed(*timed(5.0, pairs), profile="cpu")
     assert (verdict.word, verdict.pairs_needed) == (Word.INCONCLUSIVE, needed)
     assert verdict.reason.endswith(said)
 
@@ -60,7 +60,7 @@ def test_noise_that_would_hide_a_slowdown_is_never_the_same():
         [edit(run, speed.STEP, lambda step, value, by=by: value * by) for run, by in zip(side, factors, strict=True)]
         for side, factors in zip((a, b), varying, strict=True)
     )
-    verdict = speed.case(a, b, profile="gpu")
+    verdict = judge.speed(a, b, profile="gpu")
     assert verdict.word is Word.INCONCLUSIVE
     assert verdict.reason.endswith(": A's own steps vary too much to see 10%; use a quieter machine, or longer runs")
 
@@ -68,11 +68,11 @@ def test_noise_that_would_hide_a_slowdown_is_never_the_same():
 def test_repeats_with_one_seed_are_pairs_for_times():
     a, b = timed(2.0)
     a, b = ([dataclasses.replace(run, seed="1") for run in side] for side in (a, b))
-    assert speed.case(a, b, profile="cpu").word is Word.REGRESSED
+    assert judge.speed(a, b, profile="cpu").word is Word.REGRESSED
 
 
 def test_sft_records_no_step_time(tmp_path):
-    verdict = speed.case(recorded(tmp_path, "sft-0.9.1-1"), recorded(tmp_path, "sft-0.9.1-2"))
+    verdict = judge.speed(recorded(tmp_path, "sft-0.9.1-1"), recorded(tmp_path, "sft-0.9.1-2"))
     assert verdict.word is Word.INCONCLUSIVE
     said = "'sft-0.9.1-1' has no timing_s/step after its first step: verl's SFT trainer records none, and a run needs two steps"
     assert verdict.reason == said

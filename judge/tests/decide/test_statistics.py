@@ -8,7 +8,7 @@ from verdict_runs import edit, generator, noisy, session
 
 from verl_verdict.decide import judge, sampled, statistics
 from verl_verdict.decide.statistics import LOOKS
-from verl_verdict.decide.verdicts import Word
+from verl_verdict.decide.verdicts import Finding, Word
 from verl_verdict.read.metrics import Decisive
 
 SESSIONS = 400
@@ -194,7 +194,7 @@ def test_equal_code_is_the_same():
 def test_a_lower_reward_is_a_regression():
     verdict = verdict_of(2, 6, {"critic/score/mean": -0.3})
     assert verdict.word is Word.REGRESSED
-    said = "critic/score/mean, first update: A 0.4951, B 0.2102, beyond the margin of 0.06894 (p 0.031)"
+    said = "critic/score/mean, mean of the last third: A 0.4996, B 0.1977, beyond the margin of 0.0708 (p 0.031)"
     assert verdict.reason == said
     assert verdict.how == "6 pairs of runs, by statistics"
     assert (verdict.first.step, verdict.first.metric) == (1, "critic/score/mean")
@@ -224,7 +224,7 @@ SCORE = "critic/score/mean"
 def test_a_small_difference_that_lasts_is_found_within_the_margins():
     verdict = verdict_of(3, 8, {SCORE: -0.03}, steps=30)
     assert (verdict.word, verdict.first.metric) == (Word.REGRESSED, SCORE)
-    assert [row.summary for row in verdict.rows if row.finding == "regressed"] == [f"{SCORE}, mean of all steps"]
+    assert [row.summary for row in verdict.rows if row.finding is Finding.WORSE] == [f"{SCORE}, mean of all steps"]
     assert verdict.reason.startswith(f"{SCORE}, mean of all steps: A 0.5008, B 0.4701, beyond the margin of 0.02")
 
 
@@ -370,7 +370,7 @@ def test_what_a_seed_moves_in_both_sides_hides_no_regression():
         b.append(noisy(rng, f"b{seed}", str(seed), {"critic/score/mean": moved - 0.2}))
     verdict = judge.case(a, b)
     assert verdict.word is Word.REGRESSED
-    assert verdict.reason.startswith("critic/score/mean, first update: A ")
+    assert verdict.reason.startswith("critic/score/mean, mean of the last third: A ")
     shuffled = [dataclasses.replace(run, seed=str(1 + at % 6)) for at, run in enumerate(b, start=1)]
     assert judge.case(a, shuffled).word is not Word.REGRESSED  # the seeds' own differences, without their pairs
 
@@ -409,7 +409,10 @@ def test_a_case_may_have_its_own_decisive_metrics():
     a, b = session(generator(2), 6, {"critic/score/mean": -0.3})
     verdict = judge.case(a, b, decisive=[Decisive("actor/entropy", 0, relative_floor=0.5)])
     assert {row.summary.partition(",")[0] for row in verdict.rows} == {"actor/entropy"}
-    assert verdict.word is Word.SAME
+    assert (verdict.word, verdict.rule) == (Word.CHANGED, "others-apart")  # the others count, too
+    assert (
+        judge.case(a, b, decisive=[Decisive("actor/entropy", 0, relative_floor=0.5)], ignore=[SCORE]).word is Word.SAME
+    )
 
 
 def test_without_a_common_decisive_metric_nothing_is_shown():

@@ -1,5 +1,6 @@
 """A record is read strictly: whatever is wrong with it is a problem of the run, or bad input; nothing is dropped."""
 
+import itertools
 import json
 import math
 
@@ -82,9 +83,61 @@ def test_a_missing_step_is_a_problem(tmp_path, steps, text):
     assert problems(read(tmp_path, *map(line, steps))) == [(Kind.GAP, text)]
 
 
-def test_a_step_that_was_recorded_twice_is_a_problem(tmp_path):
-    run = read(tmp_path, line(1), line(2), line(2))
-    assert problems(run) == [(Kind.DUPLICATE, "train/loss was recorded twice for step 2")]
+class TestAttempts:
+    """A plain file is of one attempt; in a job directory it is known where each attempt begins."""
+
+    def test_a_file_is_read_if_and_only_if_its_steps_go_up(self, tmp_path):
+        for steps in itertools.chain.from_iterable(itertools.product((1, 2, 4), repeat=length) for length in (1, 2, 3)):
+            if all(before < after for before, after in itertools.pairwise(steps)):
+                assert read(tmp_path, *map(line, steps)).steps == list(steps)
+            else:
+                with pytest.raises(CannotJudge):
+                    read(tmp_path, *map(line, steps))
+
+    @pytest.mark.parametrize(
+        ("steps", "sentence"),
+        [
+            ((9, 10, 11, 12, 9, 10), "The record '{0}' goes back from step 12 to step 9: it has two attempts, or two runs; give the steps of the last one."),
+            ((1, 2, 2), "In the record '{0}' train/loss was recorded twice for step 2: two attempts or two runs wrote it; give the steps of the last one."),
+        ],
+    )  # fmt: skip
+    def test_a_file_of_two_attempts_is_refused(self, tmp_path, steps, sentence):
+        with pytest.raises(CannotJudge) as refused:
+            read(tmp_path, *map(line, steps))
+        assert str(refused.value) == sentence.format(tmp_path / "metrics.jsonl")
+
+    def test_two_runs_that_validate_before_training_are_two_runs(self, tmp_path):
+        one = ('{"step": 0, "data": {"val/loss": 1.0}}', line(1), line(2))
+        assert read(tmp_path, *one).steps == [0, 1, 2]
+        with pytest.raises(CannotJudge, match="goes back from step 2 to step 1"):
+            read(tmp_path, *one, *one)
+
+    @pytest.mark.parametrize("late", ["val/loss", "val-core/sums/reward/mean@1", "timing_s/testing"])
+    def test_a_validation_that_is_written_late_is_no_second_attempt(self, tmp_path, late):
+        run = read(tmp_path, line(1), line(2), json.dumps({"step": 1, "data": {late: 1.0}}), line(3))
+        assert (run.problems, run.series[late]) == ((), {1: 1.0})
+
+    def test_a_cut_off_line_does_not_hide_a_restart(self, tmp_path):
+        with pytest.raises(CannotJudge, match="goes back from step 3 to step 2"):
+            read(tmp_path, line(1), line(3), line(2), line(3)[:20], end="")
+
+    def test_a_step_that_a_job_recorded_twice_is_a_problem(self):
+        run = records.parse(["\n".join(map(line, (1, 2, 2, 1)))], "b", "b")
+        said = [f"train/loss was recorded twice for step {step}" for step in (2, 1)]
+        assert problems(run) == [(Kind.DUPLICATE, text) for text in said]
+
+    def test_the_attempts_of_a_job_are_one_record(self):
+        texts = ["\n".join(map(line, steps)) for steps in ((1, 2, 3, 4), (3, 4, 5))]
+        run = records.parse(texts, "b", "b", starts=[2])
+        assert (run.steps, run.problems) == ([1, 2, 3, 4, 5], ())
+
+
+def test_a_step_of_validation_alone_is_no_step_of_training(tmp_path):
+    run = read(
+        tmp_path, '{"step": 0, "data": {"val-core/x": 1.0, "val/loss": 1.0}}', line(1), line(2, **{"val/loss": 1.0})
+    )
+    assert (run.steps, run.trained) == ([0, 1, 2], {1, 2})
+    assert run.without(["train/loss"]).trained == frozenset()
 
 
 @pytest.mark.parametrize(

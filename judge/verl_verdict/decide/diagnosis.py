@@ -85,16 +85,27 @@ _GRADIENTS = ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")
 _NEVER_ZERO = {
     **dict.fromkeys(_GRADIENTS, "B does not train"),
     "critic/advantages/max": "its rewards train nothing",
+    "actor/lr": "B does not train",
+    "critic/lr": "B's critic does not train",
+    "train/lr": "B does not train",
     "actor/kl_loss": "B's actor never leaves its reference, so it does not train, or the reference is the actor itself",
 }
 
 
-def stays_zero(a: Run, b: Run) -> str | None:
-    """The metric that is 0 at every step of B and is not in A, and what that means. None if no metric is."""
+def stays_zero(a: Run, b: Run) -> tuple[str, str] | None:
+    """The metric that is 0 at every step of B and is not in A, and what that means as a sentence. None if no metric is."""
     for name, meaning in _NEVER_ZERO.items():
         mine, other = a.series.get(name, {}), b.series.get(name, {})
         if any(mine.values()) and other and max(map(abs, other.values())) <= 1e-6 * max(map(abs, mine.values())):
-            return f"{name} is 0 at every step of B: {meaning}"
+            return name, f"{name} is 0 at every step of B: {meaning}"
+    return None
+
+
+def mismatch_gone(a: Run, b: Run) -> str | None:
+    """The metric of the mismatch of rollout and actor that is exactly 0 at every step of B, and at none of A."""
+    for name in sorted(compared(a, b), key=metrics.causal_rank):
+        if metrics.is_difference_of_rollout(name) and all(a.series[name].values()) and not any(b.series[name].values()):
+            return name
     return None
 
 

@@ -143,6 +143,44 @@ def one_sided(a: Run, b: Run) -> list[OneSided]:
     return sorted(found, key=lambda each: metrics.causal_rank(each.metric))
 
 
+def one_sided_in_noise(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> tuple[list[OneSided], list[str]]:
+    """The same where A does not repeat itself, and the metrics that some runs record at other steps than others, which shows nothing.
+
+    It counts where all runs of A agree: what they have and B lacks, in any run if verl writes that metric, else in all; and what they lack
+    and all runs of B have.
+    """
+    found: list[OneSided] = []
+    sporadic: list[str] = []
+    for name in sorted(_recorded([*runs_a, *runs_b]), key=metrics.causal_rank):
+        of_a, of_b = ([set(run.series.get(name, {})) for run in runs] for runs in (runs_a, runs_b))
+        if _are_equal(of_a) and (one_sided := _differing_presence(name, of_a[0], of_b)):
+            found.append(one_sided)
+        elif not _are_equal([*of_a, *of_b]):
+            sporadic.append(name)
+    return found, sporadic
+
+
+def _recorded(runs: Iterable[Run]) -> set[str]:
+    return {name for run in runs for name in run.series if not metrics.is_time(name)}
+
+
+def _are_equal(steps: Sequence[set[int]]) -> bool:
+    return all(each == steps[0] for each in steps)
+
+
+def _differing_presence(name: str, of_a: set[int], of_b: Sequence[set[int]]) -> OneSided | None:
+    """How B's steps of a metric differ from those on which all runs of A agree."""
+    in_all, in_any = set.intersection(*of_b), set().union(*of_b)
+    lost = of_a - (in_any if metrics.is_unknown(name) else in_all)
+    gained = in_all - of_a
+    if lost:
+        is_all = not in_any
+        return OneSided(name, "A", None if is_all else min(lost), metrics.why_one_sided(name) if is_all else None)
+    if gained:
+        return OneSided(name, "B", min(gained) if of_a else None, None if of_a else metrics.why_one_sided(name))
+    return None
+
+
 def noise(groups: Iterable[Sequence[Run]], perturbed: Iterable[tuple[Run, Run]] = (), any_order: bool = False) -> Noise:
     """The noise of A: the runs of each group repeat each other, and each perturbed run comes after its original."""
     of_repeats: dict[str, dict[int, float]] = {}
@@ -170,6 +208,17 @@ def noise_of_repeats(groups: Sequence[Sequence[Run]]) -> tuple[Noise, Noise]:
     known = noise(groups, [(group[0], other) for group in groups for other in group[1:]], any_order=True)
     until = max(groups[0][0].steps[:_CLEAR_STEPS], default=0)
     return known, dataclasses.replace(known, factor=_CLEAR_FACTOR, rounding=_CLEAR_SIZE, until=until)
+
+
+def hidden(known: Noise, a: Run, b: Run) -> tuple[float, str]:
+    """How large a difference these repeats of A may hide, as a share of a metric's size, and in which metric most."""
+    found = []
+    for name in compared(a, b):
+        _, largest = known.repeats.get(name, ([], []))
+        scale = metrics.scale_of(name, a.series, is_sum=known.any_order)
+        if largest and scale > 0 and metrics.stage_of(name).metrics:
+            found.append((known.factor * largest[-1] / scale, name))
+    return max(found, default=(0.0, ""))
 
 
 def blind_from(known: Noise) -> int | None:

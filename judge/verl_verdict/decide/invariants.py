@@ -1,5 +1,5 @@
-"""Invariants: runs of one code must agree with each other although their configs differ in something that changes no result, such as the
-number of micro-batches. A fault that A and B share is seen in no other way.
+"""Invariants: runs of one code must agree with each other although their configs differ in something that changes no
+result, such as the number of micro-batches. A fault that A and B share is seen in no other way.
 
 The first update is compared: there all runs have the same weights and prompts, and in a rehearsal the same answers.
 """
@@ -7,11 +7,13 @@ The first update is compared: there all runs have the same weights and prompts, 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from verl_verdict.decide import diagnosis, exact, preconditions
-from verl_verdict.decide.diagnosis import counted, listed, number
+from verl_verdict.decide.diagnosis import counted, number
 from verl_verdict.decide.exact import Difference
-from verl_verdict.decide.verdicts import Verdict, Word
+from verl_verdict.decide.rules import Evidence, Regime
+from verl_verdict.decide.verdicts import Verdict
 from verl_verdict.read import metrics
 from verl_verdict.read.metrics import POLICY_LOSS_BAND
 from verl_verdict.read.records import TOKENS, Run
@@ -32,10 +34,22 @@ class Member:
     a: Run
     b: Run
 
+    def at_first_update(self, ignore: Sequence[str]) -> "Member":
+        """The same with runs that trained their first step only. `ignore` names metrics that are not compared."""
+        return Member(self.apart, *(_first_update(run.without(ignore)) for run in (self.a, self.b)))
+
+
+def _first_update(run: Run) -> Run:
+    """The run as if it had trained its first step only, without what is another thing with another number of ranks."""
+    step = preconditions.first_step(run)
+    named = {name: values for name, values in run.series.items() if not name.startswith(_OF_RANKS)}
+    series = {name: {step: values[step]} for name, values in named.items() if step in values}
+    return dataclasses.replace(run, series=series)
+
 
 @dataclass(frozen=True)
 class _Off:
-    """A metric of a member that is not as in the first member's run of the same code, in A's run, in B's, or in both.
+    """A metric of a member that is not as in the first member's run of the same code: in A's run, in B's, or in both.
 
     `size_a` and `size_b` are how far off each of them is, also where that does not count.
     """
@@ -64,55 +78,71 @@ class _Off:
         return f"{found.metric} is {times} with {self.apart} ({number(found.b)} instead of {number(found.a)})"
 
 
-def judge(members: Sequence[Member], *, name: str, ignore: Sequence[str] = ()) -> Verdict:
-    """The verdict on a group of at least two members. B must hold what A holds; what A breaks too is not B's fault."""
-    runs_a, runs_b = [each.a for each in members], [each.b for each in members]
-    workload = preconditions.one_workload(runs_a, runs_b, ())
-    preconditions.no_copies([*runs_a, *runs_b])
-    notes = (f"not compared, as asked: {listed(list(ignore))}",) if ignore else ()
-    base = Verdict(case=name, word=Word.INCONCLUSIVE, reason="", workload=workload, how=_HOW, notes=notes)
-    for each in members:
-        if early := preconditions.verdict(base, [each.a], [each.b]):
-            return early
-    members = [
-        Member(each.apart, *(_first_update(run.without(ignore)) for run in (each.a, each.b))) for each in members
-    ]
-    return _compared(dataclasses.replace(base, pairs=1), members)
+@dataclass(frozen=True)
+class Group:
+    """What the first updates of the runs of a group show. It has at least two members.
 
+    B must hold what A holds; what A breaks too is not B's fault.
+    """
 
-def _first_update(run: Run) -> Run:
-    """The run as if it had trained its first step only, without what is another thing with another number of ranks."""
-    step = preconditions.first_step(run)
-    named = {name: values for name, values in run.series.items() if not name.startswith(_OF_RANKS)}
-    series = {name: {step: values[step]} for name, values in named.items() if step in values}
-    return dataclasses.replace(run, series=series)
+    case: Verdict
+    members: Sequence[Member]
+    regime = Regime.EXACT
 
+    @property
+    def base(self) -> Verdict:
+        """The verdict so far."""
+        return dataclasses.replace(self.case, how=_HOW, pairs=1)
 
-def _compared(base: Verdict, members: Sequence[Member]) -> Verdict:
-    first, *others = members
-    for each in others:
-        for side, one, other in (("A", first.a, each.a), ("B", first.b, each.b)):
-            if why := _why_no_measure(one, other):
-                reason = f"the runs of {side} cannot be compared, because with {each.apart} {why}"
-                return dataclasses.replace(base, reason=reason)
-    off = [found for each in others for found in _off(first, each)]
-    of_b = [each for each in off if each.is_of_b]
-    of_both = [each for each in off if not each.is_of_b]
-    notes = (*base.notes, *(f"A {'breaks' if each.is_of_a else 'and B break'} it: {each}" for each in of_both))
-    base = dataclasses.replace(base, notes=notes)
-    if of_b:
-        worst = max(of_b, key=lambda each: each.b.size if each.b else 0.0)
-        reason = f"B breaks what A holds: {worst}"
-        return dataclasses.replace(base, word=Word.REGRESSED, reason=reason, first=_first(worst, of_b, members))
-    if shared := [each for each in of_both if not each.is_of_a]:
-        reason = f"A breaks it too, so B is not to blame: {shared[0]}; either both have a fault, or that override changes what is computed"
-        return dataclasses.replace(base, reason=reason)
-    if of_both:
-        return dataclasses.replace(base, word=Word.IMPROVED, reason=f"B holds what A breaks: {of_both[0]}")
-    number_of = min(len(exact.compared(first.b, each.b)) for each in others)
-    size = max((each.size for member in others for each in _differences(first.b, member.b)), default=0.0)
-    reason = f"all {counted(len(members), 'config')} agree in {counted(number_of, 'metric')}, with A and with B (B's by {size:.1g} of a metric's size)"
-    return dataclasses.replace(base, word=Word.SAME, reason=reason)
+    def unmeasured(self) -> Evidence | None:
+        """A run of some code says nothing about another run of it."""
+        first, *others = self.members
+        for each in others:
+            for side, one, other in (("A", first.a, each.a), ("B", first.b, each.b)):
+                if why := _why_no_measure(one, other):
+                    return Evidence({"side": side, "config": each.apart, "why": why})
+        return None
+
+    def broken(self) -> Evidence | None:
+        """B is off in a metric, and A is not, or far less."""
+        if not self._of_b:
+            return None
+        worst = max(self._of_b, key=lambda each: each.b.size if each.b else 0.0)
+        return Evidence({"off": worst}, first=_first(worst, self._of_b, self.members), notes=self._notes)
+
+    def broken_by_both(self) -> Evidence | None:
+        """A and B are off alike."""
+        shared = [each for each in self._not_of_b if not each.is_of_a]
+        return Evidence({"off": shared[0]}, notes=self._notes) if shared else None
+
+    def fixed(self) -> Evidence | None:
+        """A is off, and B is not, or far less."""
+        return Evidence({"off": self._not_of_b[0]}, notes=self._notes) if self._not_of_b else None
+
+    def held(self) -> Evidence | None:
+        """Nothing is off."""
+        first, *others = self.members
+        number_of = min(len(exact.compared(first.b, each.b)) for each in others)
+        size = max((each.size for other in others for each in _differences(first.b, other.b)), default=0.0)
+        configs = counted(len(self.members), "config")
+        return Evidence({"configs": configs, "metrics": counted(number_of, "metric"), "size": size})
+
+    @cached_property
+    def _off(self) -> list[_Off]:
+        first, *others = self.members
+        return [found for each in others for found in _off(first, each)]
+
+    @property
+    def _of_b(self) -> list[_Off]:
+        return [each for each in self._off if each.is_of_b]
+
+    @property
+    def _not_of_b(self) -> list[_Off]:
+        return [each for each in self._off if not each.is_of_b]
+
+    @property
+    def _notes(self) -> list[str]:
+        return [f"A {'breaks' if each.is_of_a else 'and B break'} it: {each}" for each in self._not_of_b]
 
 
 def _why_no_measure(one: Run, other: Run) -> str | None:
@@ -146,7 +176,10 @@ def _size(each: Difference | None) -> float:
 
 
 def _counts(each: Difference) -> bool:
-    """More than rounding. The policy loss is near 0, where rounding is large beside it: up to 0.03 of it was measured."""
+    """More than rounding.
+
+    The policy loss is near 0, where rounding is large beside it: up to 0.03 of it was measured.
+    """
     is_near_0 = each.metric in ("actor/pg_loss", "actor/loss") and abs(each.a - each.b) <= POLICY_LOSS_BAND
     return each.size > LIMIT and not abs(each.a - each.b) < _LEAST and not is_near_0
 

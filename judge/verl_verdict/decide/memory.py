@@ -1,23 +1,23 @@
 """Does B need more memory, or more with each step? The memory of the job's own processes, not of the machine.
 
-The peak is the largest sum over all processes at one time, because that is what the machines must hold: processes peak at
-different times, so the sum of their own peaks may never have been in use. The growth is the Theil-Sen slope of this sum after the warm-up, per step where the record has the
-steps' seconds, else per minute.
+The peak is the largest sum over all processes at one time, because that is what the machines must hold: processes peak
+at different times, so the sum of their own peaks may never have been in use. The growth is the Theil-Sen slope of this
+sum after the warm-up, per step where the record has the steps' seconds, else per minute.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import mean, median
 
 import numpy as np
 from scipy.stats import theilslopes
 
 from verl_verdict.decide import cost, speed
-from verl_verdict.decide.cost import Quantity
+from verl_verdict.decide.cost import Cost, Quantity
 from verl_verdict.decide.diagnosis import listed
 from verl_verdict.decide.statistics import Array
-from verl_verdict.decide.verdicts import Verdict, Word
 from verl_verdict.read.records import Process, Run
 
 PEAK = "memory of all processes, peak in GB"
@@ -67,7 +67,10 @@ def growth_per(run: Run, unit: str) -> float | None:
 
 
 def _window(run: Run) -> tuple[float, float] | None:
-    """From after the warm-up to the end: the first third of the training is warm-up. Without times of steps, of the whole record."""
+    """From after the warm-up to the end: the first third of the training is warm-up.
+
+    Without times of steps, it is the first third of the whole record.
+    """
     if not run.memory.attempts:
         return None
     processes = run.memory.attempts[-1]
@@ -85,7 +88,10 @@ def _times(processes: Sequence[Process]) -> Array:
 
 
 def _total(processes: Sequence[Process], times: Array) -> Array:
-    """The sum over all processes at these times. Each counts from its first record until one interval after its last one."""
+    """The sum over all processes at these times.
+
+    Each counts from its first record until one interval after its last one.
+    """
     total = np.zeros_like(times)
     for each in processes:
         lived = [*each.times, each.times[-1] + each.every]
@@ -119,7 +125,10 @@ def gpu_growth(run: Run) -> float | None:
 
 
 def gpu_grows(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> str | None:
-    """What is said where the memory is not judged: that on a GPU it grows more with B than with A, by what matters. Else None."""
+    """What is said where the memory is not judged: that on a GPU it grows more with B than with A, by what matters.
+
+    Else None.
+    """
     a, b = ([each for run in runs if (each := gpu_growth(run)) is not None] for runs in (runs_a, runs_b))
     if not (a and b) or not (mean(b) - mean(a)) * _LATER["step"] > cost.FLOORS["gpu"] * _level(gpu_peak, runs_a):
         return None
@@ -164,45 +173,59 @@ def _not_ended(run: Run) -> str | None:
     return f"'{run.name}' did not run to its end ({why}), so its memory shows nothing" if why else None
 
 
-def case(runs_a: Sequence[Run], runs_b: Sequence[Run], *, name: str = "memory", profile: str | None = None) -> Verdict:
-    """The verdict on the memory of B. Of plain records it is that on a GPU, if verl recorded it."""
-    runs = [*runs_a, *runs_b]
-    is_plain = all(gpu_peak(run) and not run.memory.attempts for run in runs)
-    why = _not_ended if is_plain else unusable
-    said = next((each for run in runs if (each := why(run))), None) or _other_steps(runs)
-    if said:
-        return Verdict(name, Word.INCONCLUSIVE, said, workload=runs_a[0].workload, how=_HOW)
-    base = Verdict(name, Word.INCONCLUSIVE, "", runs_a[0].workload, _HOW, notes=tuple(_notes(runs_a, runs_b)))
-    pairs = cost.paired(runs_a, runs_b)
-    floor = cost.FLOORS[profile or cost.profile_of(runs)]
-    return cost.judge(base, pairs, _quantities(runs, [a for a, _ in pairs], floor), _HOW)
+class Memory(Cost):
+    """The memory of the runs. Of plain records it is that on a GPU, if verl recorded it."""
+
+    how = _HOW
+    how_of_look = _HOW
+
+    @cached_property
+    def why_not(self) -> str | None:
+        """Why one of the runs shows nothing, or that they are of different length."""
+        is_plain = all(gpu_peak(run) and not run.memory.attempts for run in self.runs)
+        why = _not_ended if is_plain else unusable
+        return next((each for run in self.runs if (each := why(run))), None) or _other_steps(self.runs)
+
+    @cached_property
+    def quantities(self) -> list[Quantity]:
+        """Peak and growth of all processes, and of what torch allocates on a GPU: as far as all runs have them."""
+        of_a = [a for a, _ in self.pairs]
+        return [*_of_processes(self.runs, of_a, self.floor), *_of_gpus(self.runs, of_a, self.floor)]
+
+    @property
+    def notes(self) -> list[str]:
+        """The processes with a visible share."""
+        return [
+            f"{share.name}: at most {_gb(share.a)} with A, {_gb(share.b)} with B"
+            for share in shares(self.runs_a, self.runs_b)
+        ]
 
 
 def _other_steps(runs: Sequence[Run]) -> str | None:
-    other = next((run for run in runs if run.last_step != runs[0].last_step), None)
+    first, *others = runs
+    other = next((run for run in others if run.last_step != first.last_step), None)
     if other is None:
         return None
-    return f"'{runs[0].name}' has {runs[0].last_step} steps and '{other.name}' {other.last_step}: only runs of equal length need comparable memory"
+    steps = f"'{first.name}' has {first.last_step} steps and '{other.name}' {other.last_step}"
+    return f"{steps}: only runs of equal length need comparable memory"
 
 
-def _notes(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[str]:
-    return [f"{share.name}: at most {_gb(share.a)} with A, {_gb(share.b)} with B" for share in shares(runs_a, runs_b)]
+def _of_processes(runs: Sequence[Run], of_a: Sequence[Run], floor: float) -> list[Quantity]:
+    if not all(run.memory.attempts for run in runs):
+        return []
+    unit, level = unit_of(runs), _level(peak, of_a)
+    return [
+        _peak(PEAK, "all processes together need at most", peak, floor),
+        _growth("memory of all processes", unit, level, lambda run: growth_per(run, unit), floor),
+    ]
 
 
-def _quantities(runs: Sequence[Run], of_a: Sequence[Run], floor: float) -> list[Quantity]:
-    """The peak and the growth of all processes, and of what torch allocates on a GPU: as far as all runs have them."""
-    found = []
-    if all(run.memory.attempts for run in runs):
-        unit = unit_of(runs)
-        found.append(_peak(PEAK, "all processes together need at most", peak, floor))
-        if of_a:
-            found.append(
-                _growth("memory of all processes", unit, _level(peak, of_a), lambda run: growth_per(run, unit), floor)
-            )
-    if all(gpu_peak(run) for run in runs):
-        found.append(_peak(f"{GPU}, peak in GB", "torch allocates on a GPU at most", gpu_peak, floor))
-        if of_a and all(gpu_growth(run) is not None for run in runs):
-            found.append(_growth("memory on a GPU", "step", _level(gpu_peak, of_a), gpu_growth, floor))
+def _of_gpus(runs: Sequence[Run], of_a: Sequence[Run], floor: float) -> list[Quantity]:
+    if not all(gpu_peak(run) for run in runs):
+        return []
+    found = [_peak(f"{GPU}, peak in GB", "torch allocates on a GPU at most", gpu_peak, floor)]
+    if all(gpu_growth(run) is not None for run in runs):
+        found.append(_growth("memory on a GPU", "step", _level(gpu_peak, of_a), gpu_growth, floor))
     return found
 
 
@@ -228,7 +251,10 @@ def _peak(name: str, what: str, size: Callable[[Run], float | None], floor: floa
 
 
 def _growth(what: str, unit: str, level: float, growth_of: Callable[[Run], float | None], floor: float) -> Quantity:
-    """What the growth of many steps would come to, as a share of A's peak `level`: a leak is small in a short run and fatal in a long one."""
+    """What the growth of many steps would come to, as a share of A's peak `level`.
+
+    A leak is small in a short run and fatal in a long one.
+    """
     later = _LATER[unit]
     to_mb = level / later / _MB
 

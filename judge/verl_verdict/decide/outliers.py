@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 
 from verl_verdict.decide import band
 from verl_verdict.decide.band import Band
+from verl_verdict.decide.joint import MORE_IS_BETTER
 from verl_verdict.decide.sampled import later
-from verl_verdict.decide.statistics import Array, taken
+from verl_verdict.decide.statistics import FEWEST, LOOKS, Array, taken
 from verl_verdict.read import metrics
 from verl_verdict.read.metrics import Decisive
 from verl_verdict.read.records import Run
 
 _FAR = 10.0  # times the metric's size
 _LEAST_SIZE = 1e-6  # below it a value is what rounding leaves of 0
-# More of it is no regression, although it is not decisive: if the score rises, so do these.
-_MORE_IS_BETTER = ("critic/score/", "critic/rewards/", "critic/returns/", "critic/values/", "val-core/", "val-aux/")
 _UNBOUNDED = "critic/vf_explained_var"  # its denominator is the variance of the returns, which may be near 0
 
 
@@ -48,6 +47,16 @@ class Outlier:
     high: float
     is_far: bool
     side: int
+
+    def decides(self, *, is_exact: bool) -> bool:
+        """Do enough runs show it? In few, only what is far; where A does not repeat itself, not in one or two."""
+        enough = self.of >= FEWEST or (self.is_far and (is_exact or self.of >= LOOKS[0]))
+        return self.is_in_most and enough
+
+    @property
+    def is_bad(self) -> bool:
+        """Is it wrong on any side of the metric, or on its bad side?"""
+        return self.is_far or self.side < 0
 
     @property
     def is_in_most(self) -> bool:
@@ -85,7 +94,7 @@ def find(
             run for run in runs_b if name in run.series and not metrics.is_redefined(name, runs_a[0].series, run.series)
         ]
         if of_b:
-            other = Decisive(name, int(name.startswith(_MORE_IS_BETTER)))
+            other = Decisive(name, int(name.startswith(MORE_IS_BETTER)))
             outlier = _outlier(name, of_a, of_b, bands.get(name), about.get(name, other))
             found += [outlier] if outlier else []
     return sorted(

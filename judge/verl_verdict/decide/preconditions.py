@@ -1,11 +1,14 @@
-"""What is decided before any value is compared: whether the runs may be judged at all, and whether one of them failed."""
+"""What is known before any value is compared: whether the runs may be judged at all, and whether one of them failed."""
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from verl_verdict.decide import diagnosis
-from verl_verdict.decide.verdicts import Verdict, Word
+from verl_verdict.decide import diagnosis, grid
+from verl_verdict.decide.rules import Evidence, Regime
+from verl_verdict.decide.verdicts import Verdict
 from verl_verdict.errors import CannotJudge
 from verl_verdict.read import comparable, metrics
 from verl_verdict.read.records import Kind, Problem, Run
@@ -42,103 +45,147 @@ def no_copies(runs: Sequence[Run]) -> None:
         seen[run.fingerprint] = run.name
 
 
-def verdict(base: Verdict, a: Sequence[Run], b: Sequence[Run], accept: Collection[str] = ()) -> Verdict | None:
-    """The verdict that needs no value to be compared, if there is one."""
-    return _incomparable(base, a, b, accept) or _unusable_a(base, a, b) or _failed_b(base, a, b)
+@dataclass(frozen=True)
+class Records:
+    """What the records of A and B show on their own. `accept` names facts that may differ."""
+
+    base: Verdict
+    runs_a: Sequence[Run]
+    runs_b: Sequence[Run]
+    accept: Collection[str] = ()
+
+    @property
+    def regime(self) -> Regime:
+        """Its rules are always tried."""
+        return Regime.ONE_SIDED
+
+    def settings_differ(self) -> Evidence | None:
+        """All runs must have been asked for the same on the same nodes."""
+        first = self.runs_a[0]
+        for run in (*self.runs_a[1:], *self.runs_b):
+            found = [each for each in comparable.facts(first, run) if not comparable.is_accepted(each, self.accept)]
+            if found:
+                more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+                listed = "; ".join(map(str, found[:3])) + more
+                said = {"a": first.name, "b": run.name, "differences": listed}
+                return Evidence(said, how="what must be equal is not", differs=found)
+        return None
+
+    def unusable_baseline(self) -> Evidence | None:
+        """A baseline that failed, ended early or recorded nonsense is not a baseline."""
+        last = max(run.last_step for run in self._runs)
+        for run in self.runs_a:
+            problem = run.unfinished or self._failed(run, last) or self._problem(run) or self._begins_late(run)
+            if problem:
+                return Evidence({"run": run.name, "problem": problem}, how="the records of A")
+        return None
+
+    def b_failed(self) -> Evidence | None:
+        """A run of B failed or ended early, where A did not."""
+        return next((_of_b(run, failed) for run, failed, _ in self._broken if failed), None)
+
+    def b_not_finite(self) -> Evidence | None:
+        """A value of B is not finite, where all of A are."""
+        for run, _, value in self._broken:
+            if value is not None:
+                return dataclasses.replace(_of_b(run, value.text), first=_where(value, self.runs_a[0], run))
+        return None
+
+    def b_lost_steps(self) -> Evidence | None:
+        """B lacks a step that another run has, or has one twice."""
+        for run in self.runs_b:
+            if (lost := _lost_steps(self._problems(run))) and not run.unfinished:
+                return _of_b(run, lost)
+        return None
+
+    def b_proves_nothing(self) -> Evidence | None:
+        """A record of B is damaged otherwise, or its job did not run to its end."""
+        for run in self.runs_b:
+            if problem := run.unfinished or self._problem(run) or self._begins_late(run):
+                return _of_b(run, problem)
+        return None
+
+    @property
+    def _runs(self) -> tuple[Run, ...]:
+        return (*self.runs_a, *self.runs_b)
+
+    @cached_property
+    def _does_end_count(self) -> bool:
+        return grid.do_ends_count(self._runs)
+
+    @cached_property
+    def _steps(self) -> list[int]:
+        return grid.steps_of(self._runs)
+
+    @cached_property
+    def _broken(self) -> list[tuple[Run, str | None, Problem | None]]:
+        """The first run of B that failed, with the reason, or of which a value is not finite, with that; or none."""
+        last = max(run.last_step for run in self.runs_a)
+        for run in self.runs_b:
+            failed, value = self._failed(run, last), _first_not_finite(self._problems(run))
+            if (failed or value) and not run.unfinished:
+                return [(run, failed, None if failed else value)]
+        return []
+
+    def _problems(self, run: Run) -> list[Problem]:
+        return grid.counting(run, self._steps, does_end_count=self._does_end_count)
+
+    def _problem(self, run: Run) -> str | None:
+        return next((each.text for each in self._problems(run)), None)
+
+    def _failed(self, run: Run, last: int) -> str | None:
+        is_ended = run.is_job and self._does_end_count
+        return _failure(run) or (_ended_early(run, last) if is_ended else None)
+
+    def _begins_late(self, run: Run) -> str | None:
+        """That it lacks the first steps of training, which a run of A has."""
+        if not (run.is_job and self._does_end_count):
+            return None
+        first, mine = min(map(first_step, self.runs_a)), first_step(run)
+        return f"the record begins at step {mine}, not at step {first}" if mine > first else None
 
 
-def _incomparable(
-    base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], accept: Collection[str]
-) -> Verdict | None:
-    """All runs must have been asked for the same on the same nodes."""
-    for run in (*runs_a[1:], *runs_b):
-        found = [each for each in comparable.facts(runs_a[0], run) if not comparable.is_accepted(each, accept)]
-        if found:
-            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-            listed = "; ".join(map(str, found[:3]))
-            reason = f"'{runs_a[0].name}' and '{run.name}' differ in more than their code: {listed}{more}"
-            return dataclasses.replace(
-                base, word=Word.INCOMPARABLE, reason=reason, how="what must be equal is not", differs=tuple(found)
-            )
-    return None
-
-
-def _unusable_a(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Verdict | None:
-    """A baseline that failed, ended early or recorded nonsense is not a baseline."""
-    last = max(run.last_step for run in (*runs_a, *runs_b))
-    for run in runs_a:
-        problem = why_unusable(run, last) or _begins_late(run, runs_a)
-        if problem:
-            reason = f"A cannot be the baseline, because in '{run.name}' {problem}"
-            return dataclasses.replace(base, word=Word.INCOMPARABLE, reason=reason, how="the records of A")
-    return None
+def _of_b(run: Run, problem: str) -> Evidence:
+    return Evidence({"run": run.name, "problem": problem}, how="the records of B")
 
 
 def why_unusable(run: Run, last: int) -> str | None:
-    """Why a run that should have reached the step `last` has no values to rely on; None if it has."""
-    return run.unfinished or _failed(run, last) or next((each.text for each in _problems(run)), None)
+    """Why a run that should have reached the step `last` has no values to rely on; None if it has.
+
+    A plain record may lack steps.
+    """
+    problems = (each.text for each in grid.compared(run.problems) if run.is_job or each.kind is not Kind.GAP)
+    return run.unfinished or _failure(run) or _ended_early(run, last) or next(problems, None)
 
 
-def _failed_b(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Verdict | None:
-    """B that fails, ends early, loses a step or is not finite where A is: regressed. A record of B that is damaged otherwise proves nothing."""
-    base = dataclasses.replace(base, how="the records of B")
-    last = max(run.last_step for run in runs_a)
-    for run in runs_b:
-        broken = _first_not_finite(run)
-        failed = None if run.unfinished else _failed(run, last) or (broken.text if broken else None)
-        if failed:
-            reason = f"A trains to the end, and in B's '{run.name}' {failed}"
-            first = _where(broken, runs_a[0], run) if broken else None
-            return dataclasses.replace(base, word=Word.REGRESSED, reason=reason, first=first)
-    for run in runs_b:
-        if (lost := _lost_steps(run)) and not run.unfinished:
-            reason = f"A records each step once, and in B's '{run.name}' {lost}"
-            return dataclasses.replace(base, word=Word.REGRESSED, reason=reason)
-    for run in runs_b:
-        problem = run.unfinished or next((each.text for each in _problems(run)), None) or _begins_late(run, runs_a)
-        if problem:
-            reason = f"B's record proves nothing, because in '{run.name}' {problem}"
-            return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason)
-    return None
+def first_step(run: Run) -> int:
+    """The first step of training."""
+    return min(run.trained, default=0)
 
 
-def _problems(run: Run) -> list[Problem]:
-    """The problems of a record, except those of times, which nobody compares."""
-    return [each for each in run.problems if not each.metric or not metrics.is_time(each.metric)]
-
-
-def _lost_steps(run: Run) -> str | None:
+def _lost_steps(problems: Sequence[Problem]) -> str | None:
     """The steps that the record lacks, or has twice; None if it has each once."""
-    found = {each.step: each.text for each in reversed(_problems(run)) if each.kind in (Kind.GAP, Kind.DUPLICATE)}
+    found = {each.step: each.text for each in reversed(problems) if each.kind in (Kind.GAP, Kind.DUPLICATE)}
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return next((text + more for _, text in sorted(found.items())), None)
 
 
-def _first_not_finite(run: Run) -> Problem | None:
+def _first_not_finite(problems: Iterable[Problem]) -> Problem | None:
     """The first value that is not finite: within a step in causal order, whatever the order of the record."""
-    found = [each for each in _problems(run) if each.kind is Kind.NOT_FINITE]
+    found = [each for each in problems if each.kind is Kind.NOT_FINITE]
     return min(found, key=lambda each: (each.step, metrics.causal_rank(each.metric or "")), default=None)
 
 
-def _failed(run: Run, last_step: int) -> str | None:
-    """Why a run did not reach the last step, or failed there."""
-    if run.failure:
-        after = f"after step {run.last_step}" if run.last_step else "before its first step"
-        return f"the job failed {after} ({run.failure})"
+def _failure(run: Run) -> str | None:
+    """That its job failed."""
+    after = f"after step {run.last_step}" if run.last_step else "before its first step"
+    return f"the job failed {after} ({run.failure})" if run.failure else None
+
+
+def _ended_early(run: Run, last: int) -> str | None:
+    """That its record was cut off, or did not reach the step `last`."""
     cut_off = next((each.text for each in run.problems if each.kind is Kind.TRUNCATED), None)
-    return cut_off or (f"the record ends at step {run.last_step} of {last_step}" if run.last_step < last_step else None)
-
-
-def _begins_late(run: Run, others: Sequence[Run]) -> str | None:
-    """That it lacks the first steps of training, which one of the others has."""
-    first, mine = (min(map(first_step, runs)) for runs in (others, [run]))
-    return f"the record begins at step {mine}, not at step {first}" if mine > first else None
-
-
-def first_step(run: Run) -> int:
-    """The first step of training: verl may validate before it, at step 0 or at the checkpoint's step (0.9.1)."""
-    trained = (values for name, values in run.series.items() if not name.startswith(("val-", "val/")))
-    return min((step for values in trained for step in values), default=0)
+    return cut_off or (f"the record ends at step {run.last_step} of {last}" if run.last_step < last else None)
 
 
 def _where(broken: Problem, a: Run, b: Run) -> diagnosis.Diagnosis | None:

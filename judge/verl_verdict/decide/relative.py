@@ -1,17 +1,20 @@
-"""Other devices: how far the reward and the losses of B are from those of A, as a mean over the steps, against a limit that the user gives.
+"""Other devices: how far the reward and the losses of B are from those of A, as a mean over the steps.
 
-The error of a metric is the mean over the steps of |B - A|, divided by the mean over the steps of |A|: a step in which A is near 0 does not
-decide alone. Where a side has several runs, its mean over these runs counts.
+The error of a metric is the mean over the steps of |B - A|, divided by the mean over the steps of |A|: a step in which
+A is near 0 does not decide alone. Where a side has several runs, its mean over these runs counts.
 """
 
+import dataclasses
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from verl_verdict.decide.diagnosis import counted, listed
 from verl_verdict.decide.pairing import Pair
-from verl_verdict.decide.verdicts import Verdict, Word
+from verl_verdict.decide.rules import Evidence, Regime
+from verl_verdict.decide.verdicts import Verdict
 from verl_verdict.read.records import Run
 
 # What is compared, the first always. Nothing else is: other devices round otherwise, and sample other tokens.
@@ -35,31 +38,70 @@ class Error:
         return f"{self.metric} {self.mean:.2%} over {counted(self.steps, 'step')}, at most {self.largest:.2%} at step {self.step}"
 
 
-def judged(base: Verdict, pairs: Sequence[Pair], limit: float, ignore: Collection[str] = ()) -> Verdict:
-    """`base` with the word, its reason, and what was compared and what not; `ignore` names the metrics that the user left out."""
-    runs_a, runs_b = [run for pair in pairs for run in pair.a], [run for pair in pairs for run in pair.b]
-    wanted = COMPARED.get(base.workload, _RL)
-    found = [each for metric in wanted if (each := error(metric, runs_a, runs_b))]
-    lacking = [metric for metric in wanted if metric not in {each.metric for each in found}]
-    above = [each for each in found if not each.mean <= limit]
-    word = Word.CHANGED if above else Word.SAME
-    judged = listed([each.metric for each in above or found])
-    reason = f"the mean relative error of {judged} is {'above' if above else 'at most'} {limit:.2%}"
-    if not above and (not found or wanted[0] in set(lacking).difference(ignore)):
-        word = Word.INCONCLUSIVE
-        reason = f"no step of both sides has {listed(lacking)} with a value that is not 0: compare records that have"
-    notes = [f"mean relative error: {each}" for each in found]
-    if repeated := [pair.a for pair in pairs if len(pair.a) > 1]:
-        own = [each for metric in wanted if (each := error(metric, repeated[0][:1], repeated[0][1:]))]
-        notes += [f"A against A with the same seed: {each}" for each in own]
-    beside = "".join(f", {name} (not in both records, or 0)" for name in lacking)
-    notes.append(f"not compared: all other metrics, the times and what was sampled{beside}")
-    how = f"mean relative error over the steps, {counted(len(pairs), 'pair')} of runs"
-    return replace(base, word=word, reason=reason, how=how, notes=(*base.notes, *notes))
+@dataclass(frozen=True)
+class Devices:
+    """What runs on other devices show: the errors of the metrics that are compared, and the limit that the user gives.
+
+    `ignore` names the metrics that the user left out.
+    """
+
+    case: Verdict
+    pairs: Sequence[Pair]
+    limit: float
+    ignore: Collection[str] = ()
+    regime = Regime.SAMPLED
+
+    @cached_property
+    def base(self) -> Verdict:
+        """The verdict so far: it says what was compared and what not, whatever the word is."""
+        how = f"mean relative error over the steps, {counted(len(self.pairs), 'pair')} of runs"
+        return dataclasses.replace(self.case, how=how, notes=(*self.case.notes, *self._notes()))
+
+    def above(self) -> Evidence | None:
+        """An error is above the limit."""
+        above = [each.metric for each in self._errors if not each.mean <= self.limit]
+        return Evidence({"metrics": listed(above), "limit": self.limit}) if above else None
+
+    def without_value(self) -> Evidence | None:
+        """No metric can be compared, or not the first one, and the user did not leave that one out."""
+        lacks_first = self._wanted[0] in set(self._lacking).difference(self.ignore)
+        return Evidence({"metrics": listed(self._lacking)}) if lacks_first or not self._errors else None
+
+    def within(self) -> Evidence | None:
+        """No error is above the limit."""
+        return Evidence({"metrics": listed([each.metric for each in self._errors]), "limit": self.limit})
+
+    @property
+    def _wanted(self) -> tuple[str, ...]:
+        return COMPARED.get(self.case.workload, _RL)
+
+    @cached_property
+    def _errors(self) -> list[Error]:
+        a, b = [run for pair in self.pairs for run in pair.a], [run for pair in self.pairs for run in pair.b]
+        return self._errors_of(a, b)
+
+    def _errors_of(self, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[Error]:
+        return [each for metric in self._wanted if (each := error(metric, runs_a, runs_b))]
+
+    @property
+    def _lacking(self) -> list[str]:
+        found = {each.metric for each in self._errors}
+        return [metric for metric in self._wanted if metric not in found]
+
+    def _notes(self) -> list[str]:
+        notes = [f"mean relative error: {each}" for each in self._errors]
+        if repeated := [pair.a for pair in self.pairs if len(pair.a) > 1]:
+            own = self._errors_of(repeated[0][:1], repeated[0][1:])
+            notes += [f"A against A with the same seed: {each}" for each in own]
+        beside = "".join(f", {name} (not in both records, or 0)" for name in self._lacking)
+        return [*notes, f"not compared: all other metrics, the times and what was sampled{beside}"]
 
 
 def error(metric: str, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Error | None:
-    """The error over the steps that all runs have; None if there is none, or all are 0 in all of them; infinite if only A is."""
+    """The error over the steps that all runs have; infinite if only A is 0 in all of them.
+
+    None if there is no such step, or if both sides are 0.
+    """
     every = [run.series.get(metric, {}) for run in (*runs_a, *runs_b)]
     steps = sorted(set.intersection(*(set(values) for values in every)))
     courses = np.array([[values[step] for step in steps] for values in every])

@@ -1,38 +1,43 @@
-"""The verdict by statistics: seed-paired runs of a case in which A does not repeat itself."""
+"""What seed-paired runs show where A does not repeat itself: the decisive metrics, by statistics, at each declared look.
 
-import dataclasses
+These are facts: which metrics are worse, better, apart or the same, and at which look. The rules of table.py say what follows.
+"""
+
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean, variance
 
 import numpy as np
 
-from verl_verdict.decide import diagnosis, statistics
-from verl_verdict.decide.diagnosis import counted, listed
+from verl_verdict.decide import diagnosis, joint, statistics
+from verl_verdict.decide.diagnosis import listed, number
 from verl_verdict.decide.pairing import Pair
 from verl_verdict.decide.statistics import LOOKS, Array
-from verl_verdict.decide.verdicts import Row, Verdict, Word
+from verl_verdict.decide.verdicts import DIFFERENT, Finding, Row
 from verl_verdict.read import comparable, metrics
-from verl_verdict.read.metrics import Decisive
+from verl_verdict.read.metrics import Decisive, Improves
 from verl_verdict.read.records import Run
 
-_DIFFERS = (Word.REGRESSED, Word.CHANGED, Word.IMPROVED)  # the worst first
 _WIDE = 5.0  # floors: a larger margin is noted, because "same" then says little
+_FEWEST_STEPS = 3  # of a run, that show how far its steps vary
 
 
 @dataclass(frozen=True)
 class Summary:
     """One value per run: a metric at the first update, or its mean over the last third of its steps, or over all.
 
-    The mean over all steps shows a small difference that lasts (`is_drift`); it is no part of sameness.
+    The mean over all steps shows a small difference that lasts (`is_drift`); it is no part of sameness. `most` is the most that the
+    metric's floor may be.
     """
 
     metric: str
     decisive: Decisive
     last_third: bool
     is_drift: bool = False
+    most: float = math.inf
 
     @property
     def name(self) -> str:
@@ -40,10 +45,15 @@ class Summary:
         part = "mean of all steps" if self.is_drift else "mean of the last third" if self.last_third else "first update"
         return f"{self.metric}, {part}"
 
+    @property
+    def is_at_first(self) -> bool:
+        """Is it the value at the first update?"""
+        return not (self.last_third or self.is_drift)
+
     def value(self, run: Run) -> float:
         """The value of this run."""
         steps = sorted(run.series[self.metric].items())
-        if not (self.last_third or self.is_drift):
+        if self.is_at_first:
             return steps[0][1]
         last = steps if self.is_drift else steps[-math.ceil(len(steps) / 3) :]
         return sum(value for _, value in last) / len(last)
@@ -52,6 +62,18 @@ class Summary:
         """The first step that it covers."""
         steps = sorted(run.series[self.metric])
         return steps[-math.ceil(len(steps) / 3)] if self.last_third else steps[0]
+
+    def floor_of(self, size: float) -> float:
+        """The difference that does not matter, for a metric of this size."""
+        return min(self.decisive.floor_of(size), self.most)
+
+    def finding(self, difference: float) -> Finding:
+        """What a difference means that is beyond its margin."""
+        good = self.decisive.good * difference
+        if good < 0:
+            return Finding.WORSE
+        improves = {Improves.ALWAYS: True, Improves.LATER: not self.is_at_first, Improves.NEVER: False}
+        return Finding.BETTER if good > 0 and improves[self.decisive.improves] else Finding.APART
 
 
 def summaries(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> list[Summary]:
@@ -71,7 +93,7 @@ def summaries(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) ->
 def later(decisive: Decisive, runs: Sequence[Run]) -> Decisive:
     """What it says after the first update. With replay B's weights are then no longer those that sampled: no mismatch is worse."""
     is_apart = decisive.path_free and comparable.REPLAY in runs[0].facts and len(runs[0].steps) > 1
-    return dataclasses.replace(decisive, good=0, path_free=False) if is_apart else decisive
+    return replace(decisive, good=0, path_free=False) if is_apart else decisive
 
 
 def drifts(runs: Sequence[Run], workload: str, chosen: Sequence[Decisive]) -> list[Summary]:
@@ -91,132 +113,238 @@ def worse_alone(a: Run, b: Run, workload: str, chosen: Sequence[Decisive]) -> st
     for summary in summaries([a, b], workload, chosen):
         decisive = summary.decisive
         mine, other = summary.value(a), summary.value(b)
-        if decisive.path_free and decisive.good * (other - mine) < -summary.decisive.floor_of(mine):
+        if decisive.path_free and decisive.good * (other - mine) < -decisive.floor_of(mine):
             return f"{summary.name} is worse: {diagnosis.a_and_b(mine, other)}"
     return None
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what no float can hold is infinite or NaN, and so never the same
-def judge(base: Verdict, pairs: Sequence[Pair], others: Sequence[Run], chosen: Sequence[Decisive]) -> Verdict:
-    """The verdict at the first declared look that decides. Further pairs do not change it, unless they show a difference.
+@dataclass(frozen=True)
+class Large:
+    """An absolute floor that is larger than what A's own steps vary by: it would hide a difference that they show.
 
-    `others` are runs of A with further seeds: they tell more about A against A.
+    If it is larger than the metric itself, it says nothing, and that spread counts instead (`is_capped`).
     """
-    base = dataclasses.replace(base, how=f"{len(pairs)} pairs of runs, by statistics")
-    runs = [run for pair in pairs for run in (pair.a[0], pair.b[0])]
-    for decisive in chosen or metrics.DECISIVE.get(base.workload, ()):
-        lacking = [run.name for run in runs if not any(map(decisive.matches, run.series))]
-        if decisive.required and lacking:
-            reason = f"'{lacking[0]}' has no {decisive.pattern}, which decides this case"
-            return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason)
-    found = summaries(runs, base.workload, chosen)
-    if not found:
-        return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason="the runs have no decisive metric in common")
-    found += drifts(runs, base.workload, chosen)
-    table = statistics.taken([[summary.value(run) for summary in found] for run in runs])
-    more = [[each.value(run) for each in found] for run in others if all(each.metric in run.series for each in found)]
-    repeats = None if base.deterministic else _repeats(pairs, found)  # they would tell that A has no noise at all
-    case = _Sampled(base, found, pairs, repeats, statistics.taken(more) if more else None)
-    judged, decided = base, 0
-    for look in [look for look in LOOKS if look <= len(pairs)]:
-        now = _look(case, table[0 : 2 * look : 2], table[1 : 2 * look : 2])
-        if judged.word is not Word.SAME or now.word in _DIFFERS:
-            judged, decided = now, look
-        if judged.word in _DIFFERS:
-            break
-    if judged.word is not Word.INCONCLUSIVE and len(pairs) > decided:
-        note = f"decided at {decided} pairs, as declared: the other {len(pairs) - decided} do not change it"
-        judged = dataclasses.replace(judged, notes=(*judged.notes, note))
-    return judged
+
+    metric: str
+    floor: float
+    spread: float
+    is_capped: bool
+
+    def __str__(self) -> str:
+        what = f"the floor of {number(self.floor)} of {self.metric} is larger than A's own steps vary by ({self.spread:.2g})"
+        cure = "so that counts instead" if self.is_capped else "so it hides smaller differences: set a smaller one"
+        return f"{what}, {cure}"
+
+
+def large_floors(runs_a: Sequence[Run], found: Sequence[Summary]) -> dict[str, Large]:
+    """The absolute floors that are too large, by metric. Relative ones, and those of sums near 0, are none."""
+    large = {}
+    for metric, decisive in {each.metric: each.decisive for each in found}.items():
+        courses = [values for run in runs_a if len(values := run.series.get(metric, {})) >= _FEWEST_STEPS]
+        if not courses or decisive.relative_floor or decisive.is_sum_near_0 or decisive.may_be_constant:
+            continue
+        spread = math.sqrt(fmean(variance(values.values()) for values in courses))
+        level = abs(fmean(fmean(values.values()) for values in courses))
+        if decisive.floor > spread:
+            is_capped = decisive.is_capped and decisive.floor > level
+            large[metric] = Large(metric, decisive.floor, spread, is_capped)
+    return large
 
 
 @dataclass(frozen=True)
-class _Sampled:
-    """What all looks share."""
+class Look:
+    """What this many pairs show of the decisive metrics (`rows`), and of all others together (`others`)."""
 
-    base: Verdict
-    found: list[Summary]
+    pairs: int
+    summaries: tuple[Summary, ...]  # of `every`
+    every: tuple[Row, ...]
+    steady: tuple[
+        Row, ...
+    ]  # that have one value in all runs of A and at all times, so they cannot show that B is the same
+    hidden: tuple[str, ...]  # of which A varies so much that a difference is not seen
+    others: joint.Joint
+    needed: int | None  # pairs to add until a look that may decide
+
+    @property
+    def rows(self) -> list[Row]:
+        """What a report shows: not the means over all steps that tell nothing."""
+        shown = zip(self.summaries, self.every, strict=True)
+        return [row for each, row in shown if not each.is_drift or row.finding in DIFFERENT]
+
+    def found(self, *findings: Finding) -> list[Row]:
+        """The rows with these findings."""
+        return [row for row in self.rows if row.finding in findings]
+
+    def farthest(self, finding: Finding) -> Row | None:
+        """The row with this finding that is beyond its margin by the largest factor; a mean over all steps only if there is no other."""
+        found = [pair for pair in zip(self.summaries, self.every, strict=True) if pair[1].finding is finding]
+        _, row = max(found, key=lambda pair: (not pair[0].is_drift, _factor(pair[1])), default=(None, None))
+        return row
+
+    @property
+    def differs(self) -> bool:
+        """Does anything differ?"""
+        return bool(self.found(*DIFFERENT) or self.others.apart)
+
+    @property
+    def is_same(self) -> bool:
+        """Is sameness shown, and nothing that hints at a difference?"""
+        return not (self.steady or self.others.hinted) and all(row.finding is Finding.SAME for row in self.rows)
+
+
+def deciding(looks: Sequence[Look]) -> Look:
+    """The look that decides: the first that shows a difference, else the first that shows sameness, else the last one."""
+    different = (look for look in looks if look.differs)
+    same = (look for look in looks if look.is_same)
+    return next(different, None) or next(same, None) or looks[-1]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The pairs of a case, and what statistics say of them. `alone` are runs of A with further seeds: they tell more about A against A.
+
+    `is_repeatable`: A repeats itself, so its repeats would tell that it has no noise at all.
+    """
+
     pairs: Sequence[Pair]
-    repeats: Array | None
-    others: Array | None
+    alone: Sequence[Run]
+    workload: str
+    chosen: Sequence[Decisive]
+    is_repeatable: bool
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """A and B of each pair in turn."""
+        return [run for pair in self.pairs for run in (pair.a[0], pair.b[0])]
+
+    @property
+    def lacking(self) -> tuple[str, str] | None:
+        """A run and the metric that must decide and that it lacks."""
+        for decisive in self.chosen or metrics.DECISIVE.get(self.workload, ()):
+            lacking = [run.name for run in self.runs if not any(map(decisive.matches, run.series))]
+            if decisive.required and lacking:
+                return lacking[0], decisive.pattern
+        return None
+
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        """What decides; empty if the runs have no decisive metric in common."""
+        found = summaries(self.runs, self.workload, self.chosen)
+        found += drifts(self.runs, self.workload, self.chosen) if found else []
+        large = {name: each.spread for name, each in self.large_floors.items() if each.is_capped}
+        return [replace(each, most=large.get(each.metric, math.inf)) for each in found]
+
+    @cached_property
+    def large_floors(self) -> dict[str, Large]:
+        """Floors that are too large for these runs."""
+        runs_a = [*(run for pair in self.pairs for run in pair.a), *self.alone]
+        return large_floors(runs_a, summaries(self.runs, self.workload, self.chosen))
+
+    @cached_property
+    def looks(self) -> list[Look]:
+        """Each declared look that there are pairs for."""
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # what no float can hold is infinite or NaN, and so never the same
+            return [self._look(pairs) for pairs in LOOKS if pairs <= len(self.pairs)]
+
+    @cached_property
+    def look(self) -> Look:
+        """The one that decides."""
+        return deciding(self.looks)
+
+    @cached_property
+    def _table(self) -> Array:
+        return statistics.taken([[summary.value(run) for summary in self.summaries] for run in self.runs])
+
+    @cached_property
+    def _others(self) -> Array | None:
+        complete = [run for run in self.alone if all(each.metric in run.series for each in self.summaries)]
+        return (
+            statistics.taken([[each.value(run) for each in self.summaries] for run in complete]) if complete else None
+        )
+
+    @cached_property
+    def _repeats(self) -> Array | None:
+        """Differences between runs of A with one seed."""
+        rows = [
+            [each.value(other) - each.value(one) for each in self.summaries]
+            for pair in self.pairs
+            for one, other in itertools.combinations(pair.a, 2)
+            if all(each.metric in run.series for each in self.summaries for run in (one, other))
+        ]
+        return statistics.taken(rows) if rows and not self.is_repeatable else None
+
+    @cached_property
+    def _joint(self) -> joint.Columns:
+        return joint.columns(self.pairs, self.alone, {each.metric for each in self.summaries}, self.is_repeatable)
+
+    def _look(self, pairs: int) -> Look:
+        a, b = self._table[0 : 2 * pairs : 2], self._table[1 : 2 * pairs : 2]
+        found = self.summaries
+        sizes = ((a + b) / 2).mean(axis=0)  # of both sides alike, so that exchanging A and B in a pair changes no floor
+        floors = statistics.taken([each.floor_of(size) for each, size in zip(found, sizes, strict=True)])
+        is_drift = np.array([each.is_drift for each in found])
+        look = statistics.look_at(a, b, floors, self._repeats, self._others, is_drift)
+        every = [_row(each, a[:, at].mean(), b[:, at].mean(), look, at) for at, each in enumerate(found)]
+        varying = {
+            each.metric for at, each in enumerate(found) if np.ptp(a[:, at]) > 0 or each.decisive.may_be_constant
+        }
+        lasting = [at for at, each in enumerate(found) if not each.is_drift]
+        return Look(
+            pairs=pairs,
+            summaries=tuple(found),
+            every=tuple(every),
+            steady=tuple(every[at] for at in lasting if found[at].metric not in varying),
+            hidden=tuple(
+                f"{every[at].summary} ({every[at].margin:.4g})"
+                for at in lasting
+                if every[at].margin > _WIDE * floors[at]
+            ),
+            others=self._joint.look(pairs),
+            needed=statistics.pairs_needed((b - a)[:, lasting], look.margin[lasting], len(self.pairs)),
+        )
+
+    def first(self, config: Sequence[comparable.Difference]) -> diagnosis.Diagnosis | None:
+        """The first of what differs at the deciding look, and then in causal order. The values are means over the pairs."""
+        beyond = []
+        for summary, row in zip(self.look.summaries, self.look.every, strict=True):
+            if row.finding in DIFFERENT:
+                at = (summary.first_step(self.pairs[0].a[0]), row.a, row.b)
+                step, a, b = self._since(summary.metric, row) if summary.is_drift else at
+                beyond.append((step, metrics.causal_rank(summary.metric), a, b, summary.metric))
+        if not beyond:
+            return None
+        step, _, a, b, metric = min(beyond)
+        return diagnosis.at(step, metric, a, b, config)
+
+    def _since(self, metric: str, row: Row) -> tuple[int, float, float]:
+        """The first step at which B is half as far from A as at the worst step, and the means there: a drift begins in noise."""
+        pairs = self.pairs[: self.look.pairs]
+        a, b = (
+            [run.series[metric] for run in side]
+            for side in zip(*((pair.a[0], pair.b[0]) for pair in pairs), strict=True)
+        )
+        means = [(step, fmean(run[step] for run in a), fmean(run[step] for run in b)) for step in sorted(a[0])]
+        sign = 1 if row.b > row.a else -1
+        apart = [sign * (other - mine) for _, mine, other in means]
+        return next(each for each, far in zip(means, apart, strict=True) if 2 * far >= max(apart))
 
 
-def _look(case: _Sampled, a: Array, b: Array) -> Verdict:
-    """What this many pairs show."""
-    found = case.found
-    sizes = ((a + b) / 2).mean(axis=0)  # of both sides alike, so that exchanging A and B in a pair changes no floor
-    floors = statistics.taken([each.decisive.floor_of(size) for each, size in zip(found, sizes, strict=True)])
-    is_drift = np.array([each.is_drift for each in found])
-    look = statistics.look_at(a, b, floors, case.repeats, case.others, is_drift)
-    every = [_row(each, a[:, at].mean(), b[:, at].mean(), look, at) for at, each in enumerate(found)]
-    rows = [row for row, drift in zip(every, is_drift, strict=True) if not drift or row.finding != "same"]
-    base = dataclasses.replace(case.base, rows=tuple(rows), how=f"{look.pairs} pairs of runs, by statistics")
-    for word in (Word.REGRESSED, Word.CHANGED, Word.IMPROVED):
-        if found_so := [row for row in rows if row.finding == word.value]:
-            reason = f"{found_so[0].summary}: {diagnosis.a_and_b(found_so[0].a, found_so[0].b)}, beyond the margin of {found_so[0].margin:.4g} (p {found_so[0].p:.2g})"
-            return dataclasses.replace(base, word=word, reason=reason, first=_first(case, every, look.pairs))
-    dead = [row for at, row in enumerate(rows) if np.ptp(a[:, at]) == 0 and not found[at].decisive.may_be_constant]
-    if dead:
-        reason = f"{dead[0].summary} is {diagnosis.number(dead[0].a)} in every run of A, so it cannot show that B is the same: choose another decisive metric, or a case in which it varies"
-        return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason)
-    hidden = [
-        f"{row.summary} ({row.margin:.4g})"
-        for row, floor in zip(rows, floors, strict=False)
-        if row.margin > _WIDE * floor
-    ]
-    if hidden:
-        note = f"A varies so much that a smaller difference than the margin cannot be seen in {listed(hidden, 1)}"
-        base = dataclasses.replace(base, notes=(*base.notes, note))
-    if bool(np.all(look.same)):
-        reason = f"B is within A's margin in all {len(rows)} values of the decisive metrics"
-        return dataclasses.replace(base, word=Word.SAME, reason=reason)
-    needed = statistics.pairs_needed((b - a)[:, ~is_drift], look.margin[~is_drift], len(case.pairs))
-    open_rows = [row.summary for row in rows if row.finding == "open"]
-    ask = f"run {counted(needed, 'more pair')}" if needed else "more pairs would not decide it: longer runs may"
-    shown = open_rows[0] if len(open_rows) == 1 else f"{len(open_rows)} of {len(rows)} values, such as {open_rows[0]}"
-    reason = f"after {look.pairs} pairs it is not known whether B differs from A in {shown}: {ask}"
-    return dataclasses.replace(base, word=Word.INCONCLUSIVE, reason=reason, pairs_needed=needed)
+def _factor(row: Row) -> float:
+    return abs(row.b - row.a) / row.margin if row.margin else math.inf
+
+
+def shown_hidden(hidden: Sequence[str]) -> list[str]:
+    """The note on what A's own noise hides."""
+    what = "A varies so much that a smaller difference than the margin cannot be seen in"
+    return [f"{what} {listed(list(hidden), 1)}"] if hidden else []
 
 
 def _row(summary: Summary, a: float, b: float, look: statistics.Look, at: int) -> Row:
-    finding = "same" if look.same[at] else "open"
+    finding = Finding.SAME if look.same[at] else Finding.OPEN
     if look.differs[at]:
-        good = summary.decisive.good * look.mean[at]
-        finding = (Word.IMPROVED if good > 0 else Word.REGRESSED if good < 0 else Word.CHANGED).value
+        finding = summary.finding(float(look.mean[at]))
     return Row(
         summary.name, float(a), float(b), float(look.margin[at]), float(look.p[at]), float(look.sameness_p[at]), finding
     )
-
-
-def _first(case: _Sampled, rows: list[Row], pairs: int) -> diagnosis.Diagnosis:
-    """The first of the summaries that differ, and then in causal order. The values are means over the pairs."""
-    beyond = []
-    for summary, row in zip(case.found, rows, strict=True):
-        if row.finding not in ("same", "open"):
-            at = (summary.first_step(case.pairs[0].a[0]), row.a, row.b)
-            step, a, b = _since(summary.metric, case.pairs[:pairs], row) if summary.is_drift else at
-            beyond.append((step, metrics.causal_rank(summary.metric), a, b, summary.metric))
-    step, _, a, b, metric = min(beyond)
-    return diagnosis.at(step, metric, a, b, case.base.config)
-
-
-def _since(metric: str, pairs: Sequence[Pair], row: Row) -> tuple[int, float, float]:
-    """The first step at which B is half as far from A as at the worst step, and the means there: a drift begins in noise."""
-    a, b = (
-        [side[0].series[metric] for side in sides] for sides in zip(*((pair.a, pair.b) for pair in pairs), strict=True)
-    )
-    means = [(step, fmean(run[step] for run in a), fmean(run[step] for run in b)) for step in sorted(a[0])]
-    sign = 1 if row.b > row.a else -1
-    apart = [sign * (other - mine) for _, mine, other in means]
-    return next(each for each, far in zip(means, apart, strict=True) if 2 * far >= max(apart))
-
-
-def _repeats(pairs: Sequence[Pair], found: Sequence[Summary]) -> Array | None:
-    """Differences between runs of A with one seed."""
-    rows = [
-        [each.value(other) - each.value(one) for each in found]
-        for pair in pairs
-        for one, other in itertools.combinations(pair.a, 2)
-        if all(each.metric in run.series for each in found for run in (one, other))
-    ]
-    return statistics.taken(rows) if rows else None

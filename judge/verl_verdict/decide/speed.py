@@ -1,14 +1,12 @@
 """Is B slower? The seconds of a step and of its phases: per run the median without the warm-up."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 
-from verl_verdict.decide import cost
-from verl_verdict.decide.cost import Quantity
-from verl_verdict.decide.verdicts import Verdict, Word
+from verl_verdict.decide.cost import Cost, Quantity
 from verl_verdict.read.records import Run
 
 STEP = "timing_s/step"
@@ -49,17 +47,33 @@ def phases(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[Phase]:
     return sorted(visible, key=lambda phase: (-max(phase.a, phase.b), phase.name))
 
 
-def case(runs_a: Sequence[Run], runs_b: Sequence[Run], *, name: str = "speed", profile: str | None = None) -> Verdict:
-    """The verdict on the speed of B. Ratios are judged, so they are compared as logarithms."""
-    base = Verdict(name, Word.INCONCLUSIVE, "", workload=runs_a[0].workload, how=f"medians of {STEP}")
-    unusable = [run.name for run in (*runs_a, *runs_b) if not (seconds(run) or 0) > 0]
-    if unusable:
-        reason = f"'{unusable[0]}' has no {STEP} after its first step: verl's SFT trainer records none, and a run needs two steps"
-        return dataclasses.replace(base, reason=reason)
-    pairs = cost.paired(runs_a, runs_b)
-    base = dataclasses.replace(base, notes=tuple(_notes(runs_a, runs_b)))
-    step = _step(cost.FLOORS[profile or cost.profile_of([*runs_a, *runs_b])])
-    return cost.judge(base, pairs, [step], f"medians of {STEP} without the warm-up")
+class Speed(Cost):
+    """How long a step takes. Ratios are judged, so they are compared as logarithms."""
+
+    how = f"medians of {STEP}"
+    how_of_look = f"{how} without the warm-up"
+
+    @cached_property
+    def why_not(self) -> str | None:
+        """The first run without a step after the warm-up."""
+        unusable = next((run.name for run in self.runs if not (seconds(run) or 0) > 0), None)
+        if unusable is None:
+            return None
+        return f"'{unusable}' has no {STEP} after its first step: verl's SFT trainer records none, and a run needs two steps"
+
+    @cached_property
+    def quantities(self) -> list[Quantity]:
+        """The seconds of a step."""
+        return [_step(self.floor)]
+
+    @property
+    def notes(self) -> list[str]:
+        """The phases of a step."""
+        return [
+            f"{phase.name}: A {phase.a:.3g} s, B {phase.b:.3g} s ({phase.b / phase.a:.2f} times)"
+            for phase in phases(self.runs_a, self.runs_b)
+            if phase.name != STEP and phase.a > 0
+        ]
 
 
 def _step(floor: float) -> Quantity:
@@ -74,11 +88,3 @@ def _step(floor: float) -> Quantity:
         summary=summary,
         noisy=f"A's own steps vary too much to see {floor:.0%}; use a quieter machine, or longer runs",
     )
-
-
-def _notes(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[str]:
-    return [
-        f"{phase.name}: A {phase.a:.3g} s, B {phase.b:.3g} s ({phase.b / phase.a:.2f} times)"
-        for phase in phases(runs_a, runs_b)
-        if phase.name != STEP and phase.a > 0
-    ]

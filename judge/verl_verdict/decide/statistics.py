@@ -157,17 +157,19 @@ def margins(floor: Array, spread: Array) -> Array:
 
 
 def pairs_needed(difference: Array, margin: Array, have: int) -> int | None:
-    """Pairs to add to the `have` ones until a look that would decide if the data go on as they are; None if 8 pairs would not.
+    """Pairs to add to the `have` ones until a look that may decide; None if no look would.
 
-    Sameness: every summary's test would pass with today's means and spreads. Difference: some mean is beyond its margin.
+    That is the first look at which the data, if they go on as they are, show sameness: every summary's test would pass with today's means and
+    spreads. Or the first that can show a difference: few pairs do not tell that it would not. Once there was such a look, only sameness and
+    a mean beyond its margin are worth more pairs.
     """
     mean = np.abs(difference.mean(axis=-2))
     spread = difference.std(axis=-2, ddof=1)
     for look in (look for look in LOOKS if look > have):
         quantile = stdtrit(look - 1, 1 - SAMENESS_ALPHA[look])
         would_be_same = bool(np.all(mean + quantile * spread / np.sqrt(look) < margin))
-        would_differ = bool(np.any(mean > margin)) and DIFFERENCE_ALPHA[look] > 0
-        if would_be_same or would_differ:
+        may_differ = DIFFERENCE_ALPHA[look] > 0 and (have < FEWEST or bool(np.any(mean > margin)))
+        if would_be_same or may_differ:
             return look - have
     return None
 

@@ -33,8 +33,23 @@ STATUS = {
     Word.IDENTICAL: 0,
 }
 _WORST_FIRST = tuple(STATUS)
+_AGREEING = (Word.IDENTICAL, Word.SAME)
+_UNDECIDED = (Word.INCONCLUSIVE, Word.INCOMPARABLE)
 # A CI may take these for success. Never a regression, nor runs that cannot be compared.
 ALLOWABLE = (Word.CHANGED, Word.INCONCLUSIVE)
+
+
+class Finding(str, enum.Enum):
+    """What statistics show of one metric."""
+
+    WORSE = "worse"
+    APART = "apart"  # on no bad side, or on none
+    BETTER = "better"
+    SAME = "same"
+    OPEN = "open"
+
+
+DIFFERENT = (Finding.WORSE, Finding.APART, Finding.BETTER)
 
 
 @dataclass(frozen=True)
@@ -47,7 +62,7 @@ class Row:
     margin: float
     p: float  # of the difference, adjusted for all summaries
     sameness_p: float
-    finding: str
+    finding: Finding
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,7 @@ class Verdict:
     case: str
     word: Word
     reason: str
+    rule: str = ""  # its id in table.py
     workload: str = ""
     how: str = ""  # how it was decided: one line
     pairs: int = 0
@@ -71,9 +87,39 @@ class Verdict:
     needs_perturbed: bool = False  # a run of A with perturbed last bits may tell more
 
     @property
+    def agrees(self) -> bool:
+        """B trains as A does."""
+        return self.word in _AGREEING
+
+    @property
+    def is_bit_equal(self) -> bool:
+        """All values are equal."""
+        return self.word is Word.IDENTICAL
+
+    @property
+    def is_worse(self) -> bool:
+        """B is worse."""
+        return self.word is Word.REGRESSED
+
+    @property
+    def is_better(self) -> bool:
+        """B is better, and nothing else differs."""
+        return self.word is Word.IMPROVED
+
+    @property
+    def is_open(self) -> bool:
+        """More runs may decide it."""
+        return self.word is Word.INCONCLUSIVE
+
+    @property
+    def is_undecided(self) -> bool:
+        """The runs decide nothing, or cannot."""
+        return self.word in _UNDECIDED
+
+    @property
     def shown(self) -> str:
         """The evidence in a few words: the metric and its values where they differ, else the reason; and how many runs show it."""
-        if self.word is Word.INCONCLUSIVE:
+        if self.is_open:
             return self.reason
         return "; ".join(each for each in (str(self.first or self.reason), self.how) if each)
 
@@ -82,6 +128,11 @@ class Verdict:
         """How it was decided, and what runs of A with one seed do if that is known."""
         repeats = {True: "; runs of A with one seed are equal", False: "; runs of A with one seed differ", None: ""}
         return self.how + repeats[self.deterministic]
+
+
+def undecided(case: str, workload: str = "", how: str = "", notes: Iterable[str] = ()) -> Verdict:
+    """A verdict that no rule has decided yet."""
+    return Verdict(case, Word.INCONCLUSIVE, "", workload=workload, how=how, notes=tuple(notes))
 
 
 def allowed(text: str) -> frozenset[Word]:

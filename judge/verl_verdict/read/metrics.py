@@ -3,6 +3,7 @@
 Names were read in records of verl 0.7.1, 0.8.0, 0.9.1 (V0 and V1 trainer) and main (1dda039b).
 """
 
+import enum
 import functools
 import re
 from collections.abc import Iterable, Mapping
@@ -10,8 +11,18 @@ from dataclasses import dataclass
 
 Series = Mapping[str, Mapping[int, float]]
 
-# Times, utilisation and memory: they differ between any two runs. `timing_s/agent_loop/slowest/*` describes the slowest sample.
-_TIMES = re.compile(r"^timing_|(^|/)mfu(/|$)|^perf/(time_per_step|throughput)|(^|/)perf/(max_memory|cpu_memory)_")
+# Times by their name and unit, utilisation and memory: they differ between any two runs. `timing_s/agent_loop/slowest/*` describes the
+# slowest sample. What else varies with the clock, A's own runs tell (exact.restless).
+_TIMES = re.compile(
+    r"^timing_(s|per_token_ms)/|(^|/)mfu(/|$)|^perf/(time_per_step|throughput)|(^|/)perf/(max_memory|cpu_memory)_"
+)
+
+# What the config alone decides, whatever the seed: schedules, coefficients, clip ranges and the count of steps.
+_OF_CONFIG = re.compile(
+    r"(^|/)(lr|learning_rate|epoch|global_step|entropy_coeff?|clip_?range\w*|clip_ratio_(low|high|c))$"
+)
+# A coefficient of the KL may be fixed, or follow the KL that was measured: A's runs tell.
+_KL_COEFFICIENT = re.compile(r"(^|/)(reward_)?kl_(coeff?|penalty_coeff?)$")
 
 # Other names of the same metric, and the releases that use them. The first that a record has is taken.
 _ALIASES = (
@@ -68,6 +79,14 @@ STAGES = (
 _OTHER = Stage((), "the judge does not know this metric", r"$^")
 
 
+class Improves(enum.Enum):
+    """When a better value of a metric shows a better training."""
+
+    ALWAYS = "always"
+    LATER = "after the first update"
+    NEVER = "never"
+
+
 @dataclass(frozen=True)
 class Decisive:
     """A metric that decides a case that is not exact.
@@ -75,7 +94,9 @@ class Decisive:
     `good`: +1 if more is better, -1 if less is, 0 if neither: then a difference is *changed*. `floor`, `relative_floor`: what
     does not matter, absolute and as a share of A's mean. `path_free`: it hardly depends on the path that training took, so one
     pair of deterministic runs can show that it is worse. `at_first`: its value at the first update decides, too. `may_be_constant`: one
-    that is the same in all runs is no reason to doubt the case.
+    that is the same in all runs is no reason to doubt the case. `improves`: whether a difference on the good side is *improved*; else
+    it is *changed*, because equal weights and tokens give equal values. `is_capped`: a floor that is larger than the metric
+    itself is no more than A's own steps vary by.
     """
 
     pattern: str
@@ -86,6 +107,13 @@ class Decisive:
     path_free: bool = False
     at_first: bool = True
     may_be_constant: bool = False
+    improves: Improves = Improves.ALWAYS
+    is_capped: bool = False
+
+    @property
+    def is_sum_near_0(self) -> bool:
+        """Is it a small difference of large terms, which no spread of its own measures?"""
+        return self.pattern in ("actor/pg_loss", "actor/loss")
 
     def matches(self, name: str) -> bool:
         """Does it speak of this metric? A pattern that ends in a slash speaks of all below it."""
@@ -99,9 +127,9 @@ class Decisive:
 POLICY_LOSS_BAND = 0.01  # the policy loss is near 0, and changes its sign
 
 _RL = (
-    Decisive("critic/score/mean", +1, floor=0.02, required=True),
-    Decisive("val-core/", +1, floor=0.02),
-    Decisive("training/rollout_probs_diff_mean", -1, relative_floor=0.5, path_free=True),
+    Decisive("critic/score/mean", +1, floor=0.02, required=True, is_capped=True),
+    Decisive("val-core/", +1, floor=0.02, is_capped=True),
+    Decisive("training/rollout_probs_diff_mean", -1, relative_floor=0.5, path_free=True, improves=Improves.NEVER),
     Decisive("response_length/mean", 0, relative_floor=0.05),
     Decisive("actor/entropy", 0, relative_floor=0.05),
     Decisive("actor/pg_loss", 0, floor=POLICY_LOSS_BAND),
@@ -121,7 +149,7 @@ DECISIVE: Mapping[str, tuple[Decisive, ...]] = {
         Decisive("actor/kl_loss", 0, floor=1e-4, relative_floor=0.2, at_first=False),
     ),  # 0 there: the actor is still the reference
     "sft": (
-        Decisive("train/loss", -1, relative_floor=0.02, required=True, path_free=True),
+        Decisive("train/loss", -1, relative_floor=0.02, required=True, path_free=True, improves=Improves.LATER),
         Decisive("val/loss", -1, relative_floor=0.02, path_free=True),
         Decisive("train/grad_norm", 0, relative_floor=0.2, required=True),
     ),
@@ -132,6 +160,16 @@ DECISIVE: Mapping[str, tuple[Decisive, ...]] = {
 def is_time(name: str) -> bool:
     """Is it a time, a utilisation or a use of memory?"""
     return bool(_TIMES.search(name))
+
+
+def is_of_config(name: str) -> bool:
+    """Does the config alone decide it, so that one run of A tells what it must be?"""
+    return bool(_OF_CONFIG.search(name))
+
+
+def is_before_sampling(name: str) -> bool:
+    """Is it known before a token is sampled: the config, a fixed coefficient, prompts, data and their counts?"""
+    return is_of_config(name) or bool(_KL_COEFFICIENT.search(name)) or stage_of(name) is STAGES[0]
 
 
 def canonical(series: Mapping[str, dict[int, float]]) -> dict[str, dict[int, float]]:
@@ -162,7 +200,12 @@ def is_v1(series: Series) -> bool:
 
 def is_redefined(name: str, a: Series, b: Series) -> bool:
     """Do A and B mean something else by this name, because one of them ran verl's V0 trainer and the other one V1?"""
-    return bool(_REDEFINED_BY_V1.search(name)) and is_v1(a) != is_v1(b)
+    return is_redefined_by_v1(name) and is_v1(a) != is_v1(b)
+
+
+def is_redefined_by_v1(name: str) -> bool:
+    """Does the V1 trainer mean something else by this name than V0?"""
+    return bool(_REDEFINED_BY_V1.search(name))
 
 
 def why_one_sided(name: str) -> str | None:
@@ -188,9 +231,21 @@ def stage_of(name: str) -> Stage:
     return next((stage for stage in STAGES if name.startswith(stage.metrics)), _OTHER)
 
 
+def is_unknown(name: str) -> bool:
+    """Is it a metric of which the judge knows nothing?"""
+    return stage_of(name) is _OTHER
+
+
 def is_of_mismatch(name: str) -> bool:
     """Does it show how far rollout and actor disagree about the same tokens?"""
     return stage_of(name) is STAGES[2]
+
+
+def is_difference_of_rollout(name: str) -> bool:
+    """Is it how far the probabilities of rollout and actor are apart, which rounding alone keeps from being 0?"""
+    return bool(
+        re.match(r"training/rollout_probs_diff_(mean|max|std)$|rollout_corr/(kl|k3_kl|log_ppl_abs_diff)$", name)
+    )
 
 
 def is_of_sampling(name: str) -> bool:

@@ -1,7 +1,8 @@
 """A run's record: what verl's file logger wrote into metrics.jsonl, read strictly.
 
 Each line is {"step": n, "data": {metric: value}}. What is wrong with a record is kept as a problem, never dropped: the judge
-decides what it means. verl's logger writes NaN and infinity as null.
+decides what it means. But a file of two attempts, or of two runs, is refused, because nothing tells which of them
+counts. verl's logger writes NaN and infinity as null.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from verl_verdict.read import metrics
 # Names of hashes.
 TOKENS = "sampled tokens"
 WEIGHTS = "final weights"
+_VALIDATION = ("val-", "val/")
+
+# A line of a record: its step and its metrics.
+_Line = tuple[int, Mapping[str, Any]]
 
 
 class Kind(enum.Enum):
@@ -88,6 +93,7 @@ class Run:
     packages: Mapping[str, str] = field(default_factory=dict)  # versions by name; empty if not recorded
     memory: Memory = field(default_factory=Memory)  # of its processes; empty if not recorded
     fingerprint: str = ""  # of the record with all its times: two runs never have the same
+    is_job: bool = False  # a job's record: how the job ended is known. The end of a plain file proves nothing
 
     @property
     def steps(self) -> list[int]:
@@ -99,6 +105,11 @@ class Run:
         """The last recorded step; 0 without any."""
         return max(self.steps, default=0)
 
+    @cached_property
+    def trained(self) -> frozenset[int]:
+        """The steps that it trained: verl may validate before them, at step 0 or at the checkpoint's step (0.9.1)."""
+        return frozenset(step for name, values in self.series.items() if not is_of_validation(name) for step in values)
+
     def without(self, names: Collection[str]) -> Run:
         """The same run, as if it had never recorded these metrics."""
         return dataclasses.replace(
@@ -108,8 +119,13 @@ class Run:
         )
 
 
+def is_of_validation(name: str) -> bool:
+    """Does verl's validation write it?"""
+    return name.startswith(_VALIDATION)
+
+
 def read(path: Path) -> Run:
-    """The record of a metrics.jsonl, or of a directory that has one."""
+    """The record of a metrics.jsonl, or of a directory that has one. A file of two attempts is refused."""
     try:
         text = path.read_text(encoding="utf-8")
     except IsADirectoryError:
@@ -120,7 +136,14 @@ def read(path: Path) -> Run:
         raise CannotJudge(
             f"The record '{path}' cannot be read ({error}): give a metrics.jsonl of verl's file logger."
         ) from None
-    return parse([text], str(path), str(path))
+    rows, cut_off = _rows(text, str(path))
+    _refuse_two_attempts(rows, str(path))
+    run = _run(rows, cut_off, str(path), str(path))
+    if twice := next((each for each in run.problems if each.kind is Kind.DUPLICATE), None):
+        raise CannotJudge(
+            f"In the record '{path}' {twice.text}: two attempts or two runs wrote it; give the steps of the last one."
+        )
+    return run
 
 
 def _only_record(directory: Path) -> Path:
@@ -133,7 +156,7 @@ def _only_record(directory: Path) -> Path:
 
 def parse(texts: Sequence[str], name: str, origin: str, starts: Sequence[int] = ()) -> Run:
     """The record of a run that wrote `texts`, one per attempt; attempt i continues after step `starts[i - 1]`."""
-    rows: list[tuple[int, Mapping[str, Any]]] = []
+    rows: list[_Line] = []
     problems: list[Problem] = []
     for number, text in enumerate(texts):
         if number:
@@ -142,11 +165,17 @@ def parse(texts: Sequence[str], name: str, origin: str, starts: Sequence[int] = 
         attempt_rows, cut_off = _rows(text, origin)
         rows += attempt_rows
         problems += cut_off
+    return _run(rows, problems, name, origin)
+
+
+def _run(rows: Sequence[_Line], found: Sequence[Problem], name: str, origin: str) -> Run:
+    """The run of these lines, of which `found` is known to be wrong."""
     if not rows:
         raise CannotJudge(
             f"The record '{origin}' has no complete step: the run ended before its first step, or is not a run."
         )
     series: dict[str, dict[int, float]] = {}
+    problems = list(found)
     for step, data in rows:
         problems += _add(series, step, data)
     series = metrics.canonical(series)
@@ -161,10 +190,23 @@ def parse(texts: Sequence[str], name: str, origin: str, starts: Sequence[int] = 
     )
 
 
-def _rows(text: str, origin: str) -> tuple[list[tuple[int, Mapping[str, Any]]], list[Problem]]:
+def _refuse_two_attempts(rows: Iterable[_Line], origin: str) -> None:
+    """The steps of training go up in the record of one attempt. A validation may come before or after its step."""
+    last = 0
+    for step, data in rows:
+        if all(is_of_validation(name) or metrics.is_time(name) for name in data):
+            continue
+        if step < last:
+            raise CannotJudge(
+                f"The record '{origin}' goes back from step {last} to step {step}: it has two attempts, or two runs; give the steps of the last one."
+            )
+        last = step
+
+
+def _rows(text: str, origin: str) -> tuple[list[_Line], list[Problem]]:
     """The lines of one attempt. Only the last one may be cut off; anything else that is not a step is not a record."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    rows: list[tuple[int, Mapping[str, Any]]] = []
+    rows: list[_Line] = []
     for position, (number, line) in enumerate(lines):
         try:
             row = json.loads(line, object_pairs_hook=partial(_unique, f"Line {number} of '{origin}'"))

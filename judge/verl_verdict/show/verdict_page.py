@@ -6,7 +6,7 @@ from statistics import median
 
 from verl_verdict.decide import memory, speed
 from verl_verdict.decide.diagnosis import listed, number
-from verl_verdict.decide.verdicts import Verdict, Word
+from verl_verdict.decide.verdicts import Finding, Verdict, Word
 from verl_verdict.read import comparable
 from verl_verdict.read.metrics import Decisive
 from verl_verdict.read.records import Run
@@ -141,6 +141,8 @@ def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
             known.append(("in the same step", listed(verdict.first.others)))
         known += [("may explain it", f"verl's config differs in {each}") for each in verdict.first.config]
     known.append(("how it was decided", verdict.decided))
+    if verdict.rule:
+        known.append(("by the rule", verdict.rule))
     known += [("differs", str(each)) for each in verdict.differs]
     known += [("note", note) for note in verdict.notes]
     labels = dict.fromkeys(label for label, _ in known)
@@ -149,7 +151,7 @@ def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
     if verdict.rows:
         rows = []
         for row in verdict.rows:
-            finding = "not known" if row.finding == "open" else row.finding
+            finding = "not known" if row.finding is Finding.OPEN else row.finding.value
             how_sure = f"{finding} (margin {row.margin:.2g}, p {row.p:.2g})"
             rows.append([row.summary, f"{row.a:.4g}", f"{row.b:.4g}", how_sure])
         head = ("metric", "A", "B", "finding")

@@ -33,10 +33,10 @@ def _case(verdict: Verdict) -> Iterable[str]:
             yield _line("also", f"in the same step: {listed(verdict.first.others, _SHOWN)}")
         for difference in verdict.first.config[:_SHOWN]:
             yield _line("explains?", f"verl's config differs in {difference}")
-    yield _line("how", verdict.decided)
+    yield _line("how", " ".join(filter(None, (verdict.decided, verdict.rule and f"[rule: {verdict.rule}]"))))
     for row in verdict.rows:
         values = f"A {number(row.a)}, B {number(row.b)}, margin {number(row.margin)}"
-        yield _line("metric", f"{row.summary}: {values}, {row.finding}")
+        yield _line("metric", f"{row.summary}: {values}, {row.finding.value}")
     for difference in verdict.differs:
         yield _line("differs", str(difference))
     if verdict.config:

@@ -110,6 +110,7 @@ def _read(directory: Path) -> Run:
         config=_flat_config(JobDir(directory).config / "verl_config.yaml", resolved),
         memory=memory_records.read(attempts),
         packages=packages.in_job(_config(directory, "packages.json")),
+        is_job=True,
     )
 
 

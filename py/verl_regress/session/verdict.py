@@ -1,7 +1,7 @@
-"""From a session's evidence to its verdicts: makes the judge's runs of the jobs, and says what the verdict on a case still lacks."""
+"""From a session's evidence to its verdicts: makes the judge's runs of the jobs, and says what a verdict still lacks."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,15 @@ from verl_regress.session import schedule, suites
 from verl_regress.session.schedule import Evidence
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import jobs_of
-from verl_verdict.decide import diagnosis, invariants, judge, memory, preconditions, resumed, rollout, speed
-from verl_verdict.decide.verdicts import Verdict, Word
+from verl_verdict.decide import diagnosis, judge, preconditions
+from verl_verdict.decide.invariants import Member
+from verl_verdict.decide.resumed import Resumed
+from verl_verdict.decide.unrun import Unrun
+from verl_verdict.decide.verdicts import Verdict
 from verl_verdict.errors import CannotJudge
 from verl_verdict.read import records
 from verl_verdict.read.metrics import Decisive
 
-_AGREE = (Word.IDENTICAL, Word.SAME)
-_UNDECIDED = (Word.INCONCLUSIVE, Word.INCOMPARABLE)
 _SIDES = {"more": +1, "less": -1, "neither": 0}
 
 
@@ -28,7 +29,7 @@ def of_session(evidence: Evidence, budget: int | None = None) -> list[Verdict]:
 
 
 def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[Verdict]:
-    """The verdict on a case, and on its speed and memory if it asks for them. Without a pair it is inconclusive, and says why."""
+    """The verdict on a case, and on its speed and memory if it asks for them. Without a pair it says why there is none."""
     if case.is_in_group:
         return [_of_group(case, evidence, budget)]
     if lacking := _without_a_pair(case, evidence, budget):
@@ -49,11 +50,11 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
         if of_rollout := _of_rollout(case, evidence, found[0], budget):
             found = [_with_half(found[0], of_rollout), _with_files(of_rollout, sides)]
         if case.speed:
-            found.append(speed.case(a, b, name=case.part("speed")))
+            found.append(judge.speed(a, b, name=case.part("speed")))
         if case.memory:
-            found.append(memory.case(a, b, name=case.part("memory")))
+            found.append(judge.memory(a, b, name=case.part("memory")))
     except CannotJudge as error:
-        return [Verdict(case=case.name, word=Word.INCOMPARABLE, reason=str(error), how="the records cannot be read")]
+        return [judge.unrun(Unrun(case.name, unreadable=str(error)))]
     used_up = budget if budget is not None and schedule.spent(evidence) >= budget else None
     if used_up is not None or len(sides["B"]) == len(case.seeds):
         found = [_with_limit(verdict, case, used_up) for verdict in found]
@@ -61,22 +62,30 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
 
 
 def _without_a_pair(case: Case, evidence: Evidence, budget: int | None) -> Verdict | None:
-    """The verdict on a case of which B's config refuses the first run, or that lacks a run of A or B; None if it has a pair."""
+    """The verdict on a case of which B's config refuses the first run, or that lacks a run of A or B.
+
+    None if it has a pair.
+    """
     first = schedule.first_runs(case)
     refusal = schedule.refusal_of(first[1], evidence)
     if refusal is not None:
-        reason = f"B refuses what A takes, before it trains: {refusal}"
-        return Verdict(case=case.name, word=Word.REGRESSED, reason=reason, how="the config, composed by A and by B")
+        return judge.unrun(Unrun(case.name, refusal=refusal))
     if all(schedule.runs_of(case, side, evidence) for side in "AB"):
         return None
-    if unusable := _unusable_a(case, evidence):
-        return unusable
-    reason = _why_no_pair(case, evidence, budget)
-    return Verdict(case=case.name, word=Word.INCONCLUSIVE, reason=reason, how="nothing was compared")
+    missing = [run for run in first if run.name not in jobs_of(evidence)]
+    why = next((why for run in missing if (why := schedule.why_not(run, case, evidence))), None)
+    return judge.unrun(
+        Unrun(
+            case.name,
+            baseline=_unusable_a(case, evidence),
+            missing=[run.name for run in missing],
+            why=why or _why_ended(evidence, budget),
+        )
+    )
 
 
-def _unusable_a(case: Case, evidence: Evidence) -> Verdict | None:
-    """The verdict on a case without a run of B if A's is no baseline."""
+def _unusable_a(case: Case, evidence: Evidence) -> tuple[str, str] | None:
+    """A run of A that is no baseline, and why; None if there is none."""
     for job in schedule.runs_of(case, "A", evidence).values():
         try:
             run = run_of(job)
@@ -84,8 +93,7 @@ def _unusable_a(case: Case, evidence: Evidence) -> Verdict | None:
         except CannotJudge as error:
             why = str(error)
         if why:
-            reason = f"A cannot be the baseline, because in '{job['submission_id']}' {why}"
-            return Verdict(case=case.name, word=Word.INCOMPARABLE, reason=reason, how="the records of A")
+            return job["submission_id"], why
     return None
 
 
@@ -94,16 +102,22 @@ def _of_group(case: Case, evidence: Evidence, budget: int | None) -> Verdict:
     group = suites.of_recorded(evidence["begin"]["suite"]).group(case)
     if lacking := next((found for each in group if (found := _without_a_pair(each, evidence, budget))), None):
         return dataclasses.replace(lacking, case=case.name)
-    sides = {side: {name: job for each in group for name, job in schedule.runs_of(each, side, evidence).items()} for side in "AB"}  # fmt: skip
-    runs = zip(group, *sides.values(), strict=True)
+    sides = {side: _jobs_of_group(group, side, evidence) for side in "AB"}
+    jobs = zip(group, sides["A"].values(), sides["B"].values(), strict=True)
     try:
-        members = [
-            invariants.Member(" ".join(each.overrides[len(case.overrides) :]), _first_step_of(sides["A"][a]), _first_step_of(sides["B"][b]))
-            for each, a, b in runs
-        ]  # fmt: skip
-        return _with_files(invariants.judge(members, name=case.name, ignore=case.ignore), sides)
+        members = [Member(_apart(each, case), _first_step_of(a), _first_step_of(b)) for each, a, b in jobs]
+        return _with_files(judge.invariants(members, name=case.name, ignore=case.ignore), sides)
     except CannotJudge as error:
-        return Verdict(case=case.name, word=Word.INCOMPARABLE, reason=str(error), how="the records cannot be read")
+        return judge.unrun(Unrun(case.name, unreadable=str(error)))
+
+
+def _jobs_of_group(group: Iterable[Case], side: str, evidence: Evidence) -> dict[str, Any]:
+    return {name: job for each in group for name, job in schedule.runs_of(each, side, evidence).items()}
+
+
+def _apart(member: Case, case: Case) -> str:
+    """What sets a member of the case's group apart from it."""
+    return " ".join(member.overrides[len(case.overrides) :])
 
 
 def _with_files(verdict: Verdict, sides: Mapping[str, Mapping[str, Any]]) -> Verdict:
@@ -114,31 +128,35 @@ def _with_files(verdict: Verdict, sides: Mapping[str, Mapping[str, Any]]) -> Ver
 
 
 def _compared_with_its_source(verdict: Verdict, case: Case, evidence: Evidence) -> Verdict:
-    """Runs that continue other ones are judged beside those: what these trained after the checkpoint, and whether they differ already."""
+    """Runs that continue other ones are judged beside those.
+
+    What these trained after the checkpoint counts, and whether they differ already.
+    """
     if case.continues is None or not verdict.pairs:
         return verdict
     source = of_case(suites.of_recorded(evidence["begin"]["suite"]).case(case.continues), evidence)[0]
     a, b = (_resumed(case, side, evidence) for side in "AB")
-    return resumed.judge(verdict, a, b, source, case.ignore)
+    return judge.resumed(verdict, a, b, source, case.ignore)
 
 
 def _of_rollout(case: Case, evidence: Evidence, trainer: Verdict, budget: int | None) -> Verdict | None:
-    """The verdict on what B of a replayed case samples itself; None for another case. A B that failed shows nothing more."""
+    """The verdict on what B of a replayed case samples itself; None for another case.
+
+    A B that failed shows nothing more.
+    """
     if not schedule.records(case, evidence) or not trainer.pairs:
         return None
     name, run = case.part("rollout"), schedule.special_run(case, schedule.ROLLOUT, "B")
     own_a, own_b = (schedule.special_of(case, schedule.ROLLOUT, evidence, side) for side in "AB")
-    if refusal := schedule.refusal_of(run, evidence):
-        reason = f"B refuses what A takes, before it generates: {refusal}"
-        return Verdict(case=name, word=Word.REGRESSED, reason=reason, how="nothing was compared")
-    if not own_b:
-        reason = f"{run.name} did not run: {_why_ended(evidence, budget)}"
-        return Verdict(case=name, word=Word.INCONCLUSIVE, reason=reason, how="nothing was compared")
+    refusal = schedule.refusal_of(run, evidence)
+    if refusal is not None or not own_b:
+        why = _why_ended(evidence, budget)
+        return judge.unrun(Unrun(name, refusal=refusal, is_rollout=True, missing=[run.name], why=why))
     first = next(iter(schedule.runs_of(case, "A", evidence).values()))
     *a, b = (_first_step_of(job).without(case.ignore) for job in (first, *own_a, *own_b))
     # A third run was made because the first two differ, though later the two that replay may be equal.
     is_noisy = trainer.deterministic is False or bool(schedule.special_of(case, schedule.THIRD, evidence))
-    return rollout.case(a, b, name=name, is_noisy=is_noisy)
+    return judge.rollout(a, b, name=name, is_noisy=is_noisy)
 
 
 def _first_step_of(job: Mapping[str, Any]) -> records.Run:
@@ -149,18 +167,18 @@ def _first_step_of(job: Mapping[str, Any]) -> records.Run:
 def _with_half(trainer: Verdict, of_rollout: Verdict) -> Verdict:
     """The verdict on replayed runs, which is about the trainer, with which half of verl differs."""
     says = {
-        half: "is as in A" if found.word in _AGREE else "is not decided" if found.word in _UNDECIDED else "differs"
+        half: "is as in A" if found.agrees else "is not decided" if found.is_undecided else "differs"
         for half, found in (("trainer", trainer), ("rollout", of_rollout))
     }
     note = f"which half: the trainer {says['trainer']}, the rollout {says['rollout']}"
     return dataclasses.replace(trainer, notes=(note, *trainer.notes))
 
 
-def _resumed(case: Case, side: str, evidence: Evidence) -> list[resumed.Resumed]:
+def _resumed(case: Case, side: str, evidence: Evidence) -> list[Resumed]:
     """The recorded runs of a case with one side, each with the run that it continues."""
     jobs = jobs_of(evidence)
     return [
-        resumed.Resumed(run_of(jobs[run.name]), run_of(jobs[schedule.source_of(run, case).name]))
+        Resumed(run_of(jobs[run.name]), run_of(jobs[schedule.source_of(run, case).name]))
         for run in schedule.all_runs(case)
         if run.name in schedule.runs_of(case, side, evidence)
     ]
@@ -171,20 +189,18 @@ def wants(case: Case, evidence: Evidence) -> set[str]:
     if case.is_in_group:
         return set()
     found = of_case(case, evidence)
-    open_ones = [verdict for verdict in found if verdict.word is Word.INCONCLUSIVE and verdict.pairs]
+    open_ones = [verdict for verdict in found if verdict.is_open and verdict.pairs]
     lacks = {
         schedule.AGAIN: _deterministic(case, evidence) is None
         and any(verdict.deterministic is None and verdict.case == case.name for verdict in open_ones),
         # A's second run is further from its first, which recorded, than from another one that replays.
         schedule.THIRD: schedule.records(case, evidence)
         and found[0].deterministic is False
-        and (found[0].word is Word.SAME or bool(found[0].pairs_needed)),
-        schedule.PERTURBED: any(
-            verdict.needs_perturbed for verdict in found if verdict.pairs and verdict.word is not Word.REGRESSED
-        ),
+        and ((found[0].agrees and not found[0].is_bit_equal) or bool(found[0].pairs_needed)),
+        schedule.PERTURBED: any(verdict.needs_perturbed for verdict in found if verdict.pairs),
         # B's run comes first; what it differs in, A's own tells.
         schedule.ROLLOUT: any(
-            verdict.word is Word.INCONCLUSIVE
+            verdict.is_open
             and verdict.deterministic is None
             and (verdict.first or not schedule.special_of(case, schedule.ROLLOUT, evidence, "B"))
             for verdict in found
@@ -238,12 +254,6 @@ def decisive_of(case: Case) -> list[Decisive]:
     ]
 
 
-def _why_no_pair(case: Case, evidence: Evidence, budget: int | None) -> str:
-    lacking = [run for run in schedule.first_runs(case) if run.name not in jobs_of(evidence)]
-    why = next((why for run in lacking if (why := schedule.why_not(run, case, evidence))), None)
-    return f"{' and '.join(run.name for run in lacking)} did not run: {why or _why_ended(evidence, budget)}"
-
-
 def _why_ended(evidence: Evidence, budget: int | None) -> str:
     is_used_up = budget is not None and schedule.spent(evidence) >= budget
     return f"BUDGET={budget} runs were used up before" if is_used_up else "the session ended before"
@@ -251,7 +261,7 @@ def _why_ended(evidence: Evidence, budget: int | None) -> str:
 
 def _with_limit(verdict: Verdict, case: Case, budget: int | None) -> Verdict:
     """With what keeps the session from the pairs that the verdict asks for: the budget, if it is used up, or the case."""
-    if verdict.word is not Word.INCONCLUSIVE or not verdict.pairs_needed:
+    if not (verdict.is_open and verdict.pairs_needed):
         return verdict
     note = f"BUDGET={budget} runs are used up"
     if budget is None:
