@@ -18,8 +18,9 @@ from typing import Any
 from scipy.stats import beta
 
 import calibration
+import edits
 from calibration import FURTHER, MEASURED_RUNS, REPO, SEEN, SESSION, WORKLOADS, Mutation, Result
-from verl_verdict.decide.diagnosis import number
+from verl_verdict.decide.diagnosis import counted, number
 from verl_verdict.decide.statistics import LOOKS
 from verl_verdict.decide.verdicts import Verdict, Word
 
@@ -94,13 +95,14 @@ def page() -> str:
         f"*caught*: the verdict is *regressed* or *changed*. *as expected*: the first step and the first metric that differ are those that\n"
         f"the index of the mutations names; six of its entries were too narrow and were corrected after the runs, with the reason beside them.\n"
         f"One run of B is enough, except for speed and memory, which take {MEASURED_RUNS} of each side, in turn.",
-        _table(("mutation", "workload", "steps", "verdict", "first difference", "as expected"), map(_planted, planted)),
+        _table(("mutation", "workload", "steps", "verdict", "rule", "first difference", "as expected"), map(_planted, planted)),
         "## Harmless changes",
-        _table(("mutation", "workload", "steps", "verdict", "reason"), map(_harmless, harmless)),
+        _table(("mutation", "workload", "steps", "verdict", "rule", "reason"), map(_harmless, harmless)),
         "## In noise: how many pairs are needed",
         _sentence_on_pairs(),
         _table(("mutation", "workload", *(f"{pairs} {'pair' if pairs == 1 else 'pairs'}" for pairs in _PAIRS), "pairs needed", "first metric named, or the reason"), [_in_noise(*each) for each in in_noise]),
         *_replay(in_noise),
+        *_edits(),
         "## Not caught",
         _reasons(known["not_caught"]) or "All recorded regressions are caught.",
         "In noise:\n\n" + (_reasons(known["not_caught_in_noise"]) or "All that are recorded to the end are caught."),
@@ -209,7 +211,7 @@ def _sentence_on_noise() -> str:
 def _planted(result: Result) -> Sequence[str]:
     first = result.verdict.first
     shown = f"step {first.step}, `{first.metric}`: {number(first.a)}, {number(first.b)}" if first else result.verdict.reason  # fmt: skip
-    return (*_named(result.mutation), f"{result.verdict.word.value}{'' if result.is_caught else ' (**not caught**)'}", shown, "yes" if result.is_named_right else "no")  # fmt: skip
+    return (*_named(result.mutation), f"{result.verdict.word.value}{'' if result.is_caught else ' (**not caught**)'}", f"`{result.verdict.rule}`", shown, "yes" if result.is_named_right else "no")  # fmt: skip
 
 
 def _sentence_on_pairs() -> str:
@@ -227,7 +229,7 @@ def _sentence_on_pairs() -> str:
 def _in_noise(mutation: Mutation, found: Mapping[int, Verdict]) -> Sequence[str]:
     pairs, last = list(found.items())[-1]
     first = f"step {last.first.step}, `{last.first.metric}`: {number(last.first.a)}, {number(last.first.b)}" if last.first else last.reason  # fmt: skip
-    words = [found[each].word.value if each in found else "" for each in _PAIRS]
+    words = [f"{found[each].word.value} (`{found[each].rule}`)" if each in found else "" for each in _PAIRS]
     decided = calibration.is_decided(found)
     passed = decided and not mutation.harmless and last.word not in calibration.CAUGHT
     needed = f"{last.word.value} at {pairs}" if passed else str(pairs) if decided else f"more than {pairs}"
@@ -255,8 +257,34 @@ def _replay(in_noise: Sequence[tuple[Mutation, Mapping[int, Verdict]]]) -> Itera
     yield _table(("mutation", "workload", "pairs needed in noise", "with replay", "first metric named, or the reason"), rows)  # fmt: skip
 
 
+def _edits() -> Iterable[str]:
+    """The section on edited records."""
+    yield "## Edited records: how large a difference is seen"
+    yield (
+        "B is a run of A of which only the named values were edited, so all else is real noise: PPO from pair "
+        f"{calibration.REPLAYED} on, whose records\nhave all metrics, and SFT. {edits.SESSIONS} sessions of each row and number of pairs, which share runs; the second verdict is shown where\n"
+        "it is another one. *With replay*: one pair."
+    )
+    titles = ("what differs in B", "workload", *(counted(pairs, "pair") for pairs in edits.PAIRS), "with replay")
+    yield _table(titles, map(_edit, edits.results()))
+    yield (
+        "How often all metrics that do not decide, in their one test, differ in sessions of equal code, and how large a difference they show, is\n"
+        "simulated in `judge/tests/decide/test_joint.py`: at most 4 % of the sessions by its declared error, over all looks."
+    )
+
+
+def _edit(found: edits.Found) -> Sequence[str]:
+    by_pairs = (found.noise.get(pairs, ()) for pairs in edits.PAIRS)
+    return (found.edit.title, found.edit.workload, *map(_words, by_pairs), _words(found.replay))
+
+
+def _words(found: Sequence[Verdict]) -> str:
+    """The words and their rules, each once: `changed (law-broken)`."""
+    return ", ".join(dict.fromkeys(f"{each.word.value} (`{each.rule}`)" for each in found)) or "-"
+
+
 def _harmless(result: Result) -> Sequence[str]:
-    return (*_named(result.mutation), f"{result.verdict.word.value}{' (**alarm**)' if result.is_alarm else ''}", result.verdict.reason)  # fmt: skip
+    return (*_named(result.mutation), f"{result.verdict.word.value}{' (**alarm**)' if result.is_alarm else ''}", f"`{result.verdict.rule}`", result.verdict.reason)  # fmt: skip
 
 
 def _named(mutation: Mutation) -> Sequence[str]:

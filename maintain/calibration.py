@@ -497,10 +497,12 @@ def looks(pairs: Sequence[Pair]) -> dict[int, Verdict]:
 
 
 def _loaded(run: Run, *, is_replay: bool) -> Recorded:
-    """The run, with replay as the reader of job directories makes it for a session with replay."""
+    return as_replay(run) if is_replay else load(run.name)
+
+
+def as_replay(run: Run) -> Recorded:
+    """The run as the reader of job directories makes it for a session with replay."""
     loaded = load(run.name)
-    if not is_replay:
-        return loaded
     facts = {**loaded.facts, comparable.REPLAY: "calibrate"}
     return dataclasses.replace(loaded.without(list(filter(metrics.is_of_recording, loaded.series))), facts=facts)
 

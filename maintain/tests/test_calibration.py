@@ -10,7 +10,9 @@ import pytest
 
 import calibrate
 import calibration
-from verl_verdict.decide import exact, judge
+import edits
+from verl_verdict.decide import exact, judge, laws
+from verl_verdict.decide.pairing import Pair
 from verl_verdict.decide.verdicts import Word
 
 pytestmark = pytest.mark.slow
@@ -111,6 +113,34 @@ def test_none_of_three_replayed_runs_of_a_is_changed_beside_the_other_two():
     }
     b = dataclasses.replace(runs[2], series={**runs[2].series, **turned}, fingerprint="turned")
     assert judge.case(runs[:2], [b]).word is Word.INCONCLUSIVE  # a loss of another sign is no noise
+
+
+EDITED = {found.edit.name: found for found in edits.results()}
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_an_edit_of_the_record_is_never_the_same_and_six_pairs_show_it(name):
+    found = EDITED[name]
+    every = [verdict for verdicts in (*found.noise.values(), found.replay) for verdict in verdicts]
+    if found.edit.is_none:
+        assert {each.word for each in every} <= {Word.SAME, Word.INCONCLUSIVE}
+        assert Word.SAME in {each.word for each in every}
+    else:
+        assert {each.word.value for each in every} <= {*found.edit.words, "inconclusive", *REPLAYED.get(name, ())}
+        enough = [verdict for pairs in (6, 8) for verdict in found.noise[pairs]]
+        assert {each.word.value for each in enough} <= set(found.edit.words)
+
+
+REPLAYED = {"reward-small": ("changed",)}  # on A's rollouts another reward is another one of equal answers
+
+
+def test_no_run_of_a_breaks_what_the_others_agree_on():
+    """Each run of A in turn beside all others, which have the laws."""
+    runs = [run for pair in calibration.noisy("ppo") for run in pair if len(run.series) > 50]
+    for at, run in enumerate(runs):
+        others = [*runs[:at], *runs[at + 1 :]]
+        pairs = [Pair(run.seed, tuple(each for each in others if each.seed == run.seed), (run,))]
+        assert laws.breaches(others, [run], pairs) == []
 
 
 def test_the_page_is_what_the_records_make():

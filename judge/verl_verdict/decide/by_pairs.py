@@ -111,7 +111,7 @@ def breach(case: Case) -> Evidence | None:
 
 
 def first_update(case: Case) -> Evidence | None:
-    """SFT samples nothing: where all runs of A have one first loss, data and weights are equal, and B's must be that, too."""
+    """SFT, which samples nothing: all runs of A have one first loss, and no run of B has it."""
     name = "train/loss"
     courses = [run.series[name] for run in (*case.runs_a, *case.runs_b) if name in run.series]
     if case.workload != "sft" or len(case.runs_a) < LOOKS[0] or len(courses) < len(case.runs_a) + len(case.runs_b):
@@ -137,7 +137,7 @@ def restless_apart(case: Case) -> Evidence | None:
 
 
 def one_sided(case: Case) -> Evidence | None:
-    """All runs of one side record what no run of the other one does."""
+    """All runs of A record a metric at the same steps, or never, and B's do otherwise."""
     found = _samples(case)
     if not found or not case.unexplained:
         return None
@@ -183,7 +183,7 @@ def outside(case: Case) -> Evidence | None:
 
 
 def outside_in_some(case: Case) -> Evidence | None:
-    """A few runs of B have one: then nothing is the same."""
+    """Some runs of B have a value outside all that A does: then nothing is the same."""
     found = case.outliers
     if _is_only_better(case):
         found = [each for each in found if each.side <= 0]
@@ -222,7 +222,7 @@ def too_few(case: Case) -> Evidence | None:
 
 def lacking(case: Case) -> Evidence | None:
     """A run lacks a metric that must decide."""
-    found = case.samples.lacking if case.samples else None
+    found = case.samples.lacking if case.samples and not by_value.agrees(case) else None
     return Evidence({"run": found[0], "metric": found[1]}, how=_count(case)) if found else None
 
 
@@ -232,7 +232,8 @@ def _count(case: Case) -> str:
 
 def nothing_decisive(case: Case) -> Evidence | None:
     """The runs have no decisive metric in common."""
-    return Evidence(how=_count(case)) if case.samples and not case.samples.summaries else None
+    is_empty = case.samples and not case.samples.summaries and not by_value.agrees(case)
+    return Evidence(how=_count(case)) if is_empty else None
 
 
 def steady(case: Case) -> Evidence | None:
@@ -246,17 +247,18 @@ def steady(case: Case) -> Evidence | None:
 
 def not_decided(case: Case) -> Evidence | None:
     """It is neither shown that B differs nor that it is the same, and more pairs may tell."""
-    return _open(case) if (found := _samples(case)) and found.look.needed else None
+    found = _samples(case)
+    return _open(case) if found and found.look.needed and not found.look.differs else None
 
 
 def never_decided(case: Case) -> Evidence | None:
-    """The same, and more pairs would not."""
+    """It is neither shown that B differs nor that it is the same, and more pairs would not tell."""
     return _open(case)
 
 
 def _open(case: Case) -> Evidence | None:
     found = _samples(case)
-    if not found or found.look.is_same or found.look.steady or found.look.differs:
+    if not found or found.look.is_same or found.look.steady:
         return None
     look = found.look
     names = [row.summary for row in look.found(Finding.OPEN)]
@@ -278,7 +280,7 @@ def _open(case: Case) -> Evidence | None:
 
 
 def same(case: Case) -> Evidence | None:
-    """Sameness is shown."""
+    """All decisive metrics are shown to be within A's margin, and nothing else differs."""
     found = _samples(case)
     if not found or not found.look.is_same:
         return None

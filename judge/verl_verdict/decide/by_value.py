@@ -83,7 +83,7 @@ def other_hashes(case: Case) -> Evidence | None:
 
 
 def shows_nothing(case: Case) -> Evidence | None:
-    """All agrees, and would also if B trained otherwise."""
+    """All values agree, but nothing that trains is among them."""
     if not agrees(case):
         return None
     a = case.compared[0][0].a[0]
@@ -112,7 +112,7 @@ def same(case: Case) -> Evidence | None:
 
 def same_as_perturbed(case: Case) -> Evidence | None:
     """B differs by what rounding grows to, as A's perturbed runs show."""
-    if not agrees(case) or not _has_grown(case) or _is_noise(case):
+    if not agrees(case) or not _has_grown(case):
         return None
     since, notes = _sees_from(case), []
     if since is not None:
@@ -144,7 +144,7 @@ def worse(case: Case) -> Evidence | None:
     """B differs, and a metric that hardly depends on the path of training is worse: one pair shows it."""
     for pair, found in case.compared:
         if found.outcome is Outcome.DIFFERS:
-            said = sampled.worse_alone(pair.a[0], pair.b[0], case.workload, case.chosen)
+            said = sampled.worse_alone(pair.a[0], pair.b[0], case.workload, case.deciding)
             if said:
                 return Evidence({"worse": said}, how=how(case), first=case.first_value)
     return None
@@ -172,7 +172,7 @@ def differs(case: Case) -> Evidence | None:
 
 def grows(case: Case) -> Evidence | None:
     """The difference may come from rounding alone. A run of A with perturbed last bits can show that; otherwise run more seeds."""
-    if case.is_replayed or len(case.pairs) >= LOOKS[0] or not case.outcomes or agrees(case):
+    if len(case.pairs) >= LOOKS[0] or not case.outcomes or agrees(case):
         return None
     what = str(case.first_value) if Outcome.GROWS in case.outcomes else "the sampled tokens"
     lacks_perturbed = not (case.perturbed or case.unused)

@@ -148,7 +148,7 @@ class Case:
 
     @cached_property
     def _presence(self) -> tuple[list[OneSided], list[str]]:
-        if self.regime is Regime.SAMPLED and self.outcomes != {Outcome.IDENTICAL}:
+        if self.regime is not Regime.EXACT and self.outcomes != {Outcome.IDENTICAL}:
             return exact.one_sided_in_noise(self.runs_a, self.runs_b)
         found = {
             (each.metric, each.side): each
@@ -209,7 +209,7 @@ class Case:
         if len(pairs) < LOOKS[0]:
             return None
         is_repeatable = self.deterministic is True
-        return sampled.Samples(pairs, self.pairing.alone_a, self.workload, self.chosen, is_repeatable)
+        return sampled.Samples(pairs, self.pairing.alone_a, self.workload, self.deciding, is_repeatable)
 
     @property
     def number_of_pairs(self) -> int:

@@ -35,7 +35,7 @@ def only_logged(case: Case) -> Evidence | None:
         return None
     pair, _ = case.worst_pair
     names = sorted(found[0], key=metrics.causal_rank)
-    factors = listed([f"{name} (times {found[0][name]:.4g})" for name in names])
+    factors = listed([f"{name} (times {diagnosis.number(found[0][name])})" for name in names])
     equal = ["gradients", *(["rewards"] if "critic/score/mean" in pair.a[0].series else [])]
     equal += [name for name in pair.a[0].hashes if name in pair.b[0].hashes]
     return Evidence({"factors": factors, "equal": ", ".join(equal)}, how="value by value", first=case.first_value)
@@ -47,7 +47,7 @@ def _pairs(case: Case) -> Iterator[tuple[Pair, Comparison, Diagnosis | None]]:
 
 
 def opposite_sign(case: Case) -> Evidence | None:
-    """The update has the opposite sign."""
+    """With equal rewards the advantages have the opposite sign, or with equal advantages the loss."""
     for pair, found, first in _pairs(case):
         wrong = diagnosis.opposite_sign(pair.a[0], pair.b[0], found, is_exact=case.deterministic is True)
         if wrong is not None:
@@ -58,7 +58,7 @@ def opposite_sign(case: Case) -> Evidence | None:
 
 
 def stays_zero(case: Case) -> Evidence | None:
-    """What must not be 0 at every step is."""
+    """A gradient, a learning rate, the advantages or the KL loss is 0 at every step of B, and not of A."""
     for pair, _, first in _pairs(case):
         if zero := diagnosis.stays_zero(pair.a[0], pair.b[0]):
             name, said = zero
@@ -84,19 +84,19 @@ def mismatch_gone(case: Case) -> Evidence | None:
 def worse_on_replay(case: Case) -> Evidence | None:
     """On A's rollouts a metric is worse that hardly depends on the path of training."""
     for pair, _, first in _pairs(case):
-        if worse := sampled.worse_alone(pair.a[0], pair.b[0], case.workload, case.chosen):
+        if worse := sampled.worse_alone(pair.a[0], pair.b[0], case.workload, case.deciding):
             return Evidence({"worse": worse}, how=_ONE_PAIR, first=first)
     return None
 
 
 def no_advantage(case: Case) -> Evidence | None:
-    """No run trains on its rewards."""
+    """The advantages are 0 at every step of all runs."""
     runs = [run for pair in case.pairs for run in (pair.a[0], pair.b[0])]
     return Evidence(how=_ONE_PAIR) if all(map(diagnosis.no_advantage, runs)) else None
 
 
 def never_recorded(case: Case) -> Evidence | None:
-    """A metric that must decide and that no run has is probably misspelt: the verdict asks for that, not for more runs."""
+    """No run has a metric that the suite names as decisive: it is probably misspelt."""
     recorded = {name for run in (*case.runs_a, *case.runs_b) for name in run.series}
     lacking = [each.pattern for each in case.chosen if each.required and not any(map(each.matches, recorded))]
     return Evidence({"metrics": listed(lacking)}, how="nothing was decided", pairs=0) if lacking else None

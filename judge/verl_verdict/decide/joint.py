@@ -11,7 +11,7 @@ other, and how far steps vary within a run. So a metric that hardly varies in on
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from verl_verdict.decide import statistics
 from verl_verdict.decide.diagnosis import a_and_b
 from verl_verdict.decide.pairing import Pair
-from verl_verdict.decide.statistics import Array
+from verl_verdict.decide.statistics import NOISE_FACTOR, Array
 from verl_verdict.read import metrics
 from verl_verdict.read.records import Run
 
 # What the test spends at each look: 0.039 in all, beside the 0.047 of the decisive metrics. Fewer pairs cannot show a difference.
 ALPHA = {6: 2 / 64, 8: 2 / 256}
 FEWEST = min(ALPHA)
-_LEAST_P = {3: 2 / 8, 4: 2 / 16}  # the smallest p there is at these looks: a difference with it is a hint
+_HINT = 4.0  # times A's noise: a difference that is a hint where pairs are too few to show it
 _ROUNDING = 2e-5  # of a metric's size, as in exact.py
 _DRIFT = "mean of the last third less that of the first"
 _FEWEST_STEPS = 4  # of a run that has a drift
@@ -84,6 +84,7 @@ class _Column:
     value: Callable[[Mapping[int, float]], float]
     steps: int  # how many the value is a mean of
     least: int  # steps that a run must have for it
+    means: int = 0  # of how many means of so many steps it is made
 
     def can_read(self, run: Run) -> bool:
         """Does the run have enough steps?"""
@@ -113,7 +114,13 @@ class Columns:
         margin = statistics.margins(floor, statistics.noise(a, difference, self.repeats, self.alone))
         p = statistics.sign_flip(difference, self._unit(a, b, pairs), floor)
         is_far: NDArray[np.bool_] = np.abs(difference.mean(axis=0)) > margin
-        least = _LEAST_P.get(pairs, statistics.HINT) * (1 + 1e-9)
+        is_shown = is_far & (p <= ALPHA.get(pairs, 0.0) * (1 + 1e-9))
+        if pairs in ALPHA:
+            is_hint = is_far & (p <= statistics.HINT * (1 + 1e-9))
+        else:  # no p of so few pairs is small
+            is_hint = np.abs(difference.mean(axis=0)) > np.maximum(
+                floor, _HINT * self._noise(margin / NOISE_FACTOR, pairs)
+            )
         found = [
             Apart(
                 each.metric,
@@ -125,12 +132,22 @@ class Columns:
                 float(p[at]),
             )
             for at, each in enumerate(self.columns)
-            if is_far[at] and p[at] <= least
         ]
-        found.sort(key=lambda each: (-each.factor, metrics.causal_rank(each.metric)))
-        alpha = ALPHA.get(pairs, 0.0) * (1 + 1e-9)
-        apart = [each for each in found if each.p <= alpha]
-        return Joint(number, tuple(apart), tuple(each for each in found if each.p > alpha and not each.is_good))
+        shown, hinted = (
+            [each for each, at in zip(found, which, strict=True) if at] for which in (is_shown, is_hint & ~is_shown)
+        )
+        return Joint(number, _farthest_first(shown), _farthest_first(each for each in hinted if not each.is_good))
+
+    def _noise(self, spread: Array, pairs: int) -> Array:
+        """The noise of each value, at least what the steps of runs leave in it: in few pairs a metric may hardly vary by chance.
+
+        That is `within`, enlarged as it is for the median of all metrics, because steps depend on each other.
+        """
+        within = np.sqrt(2 * self.within[: 2 * pairs].mean(axis=0))
+        varying = within > 0
+        enlarged = np.median(spread[varying] / within[varying]) if varying.any() else 1.0
+        larger: Array = np.maximum(spread, float(enlarged) * within)
+        return larger
 
     def _unit(self, a: Array, b: Array, pairs: int) -> Array:
         difference, middle = b - a, (a + b) / 2
@@ -138,6 +155,10 @@ class Columns:
         within = 2 * self.within[: 2 * pairs].mean(axis=0)
         squares: Array = (difference**2).mean(axis=0) + between + within + (_ROUNDING * self.size) ** 2
         return np.where(squares > 0, np.sqrt(squares), 1.0)
+
+
+def _farthest_first(found: Iterable[Apart]) -> tuple[Apart, ...]:
+    return tuple(sorted(found, key=lambda each: (-each.factor, metrics.causal_rank(each.metric))))
 
 
 def columns(pairs: Sequence[Pair], alone: Sequence[Run], decisive: Collection[str], is_repeatable: bool) -> Columns:
@@ -174,9 +195,11 @@ def _columns_of(name: str, runs: Sequence[Run]) -> list[_Column]:
     found = []
     if len(having) == len(runs):
         fewest = min(map(len, having))
-        found.append(_Column(name, "mean of all steps", lambda values: fmean(values.values()), fewest, least=1))
+        found.append(
+            _Column(name, "mean of all steps", lambda values: fmean(values.values()), fewest, least=1, means=1)
+        )
         if fewest >= _FEWEST_STEPS:
-            found.append(_Column(name, _DRIFT, _drift, math.ceil(fewest / 3), least=_FEWEST_STEPS))
+            found.append(_Column(name, _DRIFT, _drift, math.ceil(fewest / 3), least=_FEWEST_STEPS, means=2))
     if len({frozenset(run.series.get(name, {})) for run in runs}) > 1 and metrics.why_one_sided(name) is None:
         steps = len({step for run in runs for step in run.steps})
         found.append(
@@ -197,9 +220,9 @@ def _values(found: Sequence[_Column], runs: Sequence[Run]) -> Array:
 
 def _within(column: _Column, run: Run) -> float:
     values = run.series.get(column.metric, {}).values()
-    if len(values) < 2 or column.least != 1:
+    if len(values) < 2 or not column.means:
         return 0.0
-    return pvariance(values) / column.steps
+    return column.means * pvariance(values) / column.steps
 
 
 def _size(column: _Column, runs: Sequence[Run]) -> float:

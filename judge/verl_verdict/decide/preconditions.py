@@ -60,7 +60,7 @@ class Records:
         return Regime.ONE_SIDED
 
     def settings_differ(self) -> Evidence | None:
-        """All runs must have been asked for the same on the same nodes."""
+        """A run was asked for something else, or ran on other nodes or with other packages."""
         first = self.runs_a[0]
         for run in (*self.runs_a[1:], *self.runs_b):
             found = [each for each in comparable.facts(first, run) if not comparable.is_accepted(each, self.accept)]
@@ -72,7 +72,7 @@ class Records:
         return None
 
     def unusable_baseline(self) -> Evidence | None:
-        """A baseline that failed, ended early or recorded nonsense is not a baseline."""
+        """A run of A failed, ended early or recorded nonsense."""
         last = max(run.last_step for run in self._runs)
         for run in self.runs_a:
             problem = run.unfinished or self._failed(run, last) or self._problem(run) or self._begins_late(run)

@@ -125,7 +125,7 @@ class Resumption:
         return self._still(self._said_of_source, how=self._how) if goes_on else None
 
     def source_differs(self) -> Evidence | None:
-        """Where the runs that are continued differ, so do the resumed ones. That shows nothing about resuming."""
+        """The runs that are continued differ already, which shows nothing about resuming."""
         return self._still(self._said_of_source, self.found.first, pairs=0) if self._differs_before() else None
 
     def _still(

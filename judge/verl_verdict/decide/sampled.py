@@ -184,7 +184,7 @@ class Look:
     @property
     def differs(self) -> bool:
         """Does anything differ?"""
-        return bool(self.found(*DIFFERENT) or self.others.apart)
+        return bool(self.found(*DIFFERENT) or self.others.faults)
 
     @property
     def is_same(self) -> bool:

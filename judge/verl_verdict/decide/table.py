@@ -127,7 +127,7 @@ _OPEN = "after {pairs} pairs it is not known whether B differs from A in {what}:
 # All else.
 CASE: tuple[Rule[Case], ...] = (
     # Worse.
-    Rule("worse-by-value", _BY_VALUE, Word.REGRESSED, "{worse}", by_value.worse),
+    Rule("worse-by-value", _EXACT, Word.REGRESSED, "{worse}", by_value.worse),
     Rule("worse-by-pairs", EVERY, Word.REGRESSED, _BEYOND, by_pairs.worse),
     Rule("far-outside", EVERY, Word.REGRESSED, "{outlier}", by_pairs.far_outside),
     # Better by statistics, and by nothing else otherwise.

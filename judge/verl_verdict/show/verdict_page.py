@@ -6,7 +6,7 @@ from statistics import median
 
 from verl_verdict.decide import memory, speed
 from verl_verdict.decide.diagnosis import listed, number
-from verl_verdict.decide.verdicts import Finding, Verdict, Word
+from verl_verdict.decide.verdicts import Finding, Verdict
 from verl_verdict.read import comparable
 from verl_verdict.read.metrics import Decisive
 from verl_verdict.read.records import Run
@@ -105,10 +105,10 @@ def _main(page: Page) -> Markup:
 
 
 def _case(case: Case, at: int) -> Markup:
-    first, word = next(((each.first, each.word) for each in case.verdicts if each.first), (None, None))
+    first, is_open = next(((each.first, each.is_open) for each in case.verdicts if each.first), (None, False))
     workload = next((verdict.workload for verdict in case.verdicts), "")
     repeats = next((verdict.deterministic for verdict in case.verdicts), None)
-    at_first = (first.metric, None if word is Word.INCONCLUSIVE else first.step) if first else None
+    at_first = (first.metric, None if is_open else first.step) if first else None
     drawn = curves.case_curves(workload, case.runs_a, case.runs_b, case.decisive, at_first, deterministic=repeats)
     times = curves.metric_curve(speed.STEP, case.runs_a, case.runs_b)
     return card(
@@ -131,7 +131,7 @@ def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
     yield element("p", name, badge(verdict.word.value), " ", verdict.reason)
     known: list[tuple[str, str]] = []
     if verdict.first:
-        if verdict.word is Word.INCONCLUSIVE:
+        if verdict.is_open:
             known.append(("first difference", f"{verdict.first}; it may be noise"))
         else:  # in noise there are smaller differences before the step
             in_noise = verdict.rows and not verdict.deterministic
