@@ -2,7 +2,8 @@
 
 What a report proves: each module named `verl` or `verl.…` (and the main module, if that is one of verl's) was found at that path, where
 the source had those bytes when the process loaded it, or up to a second later; Python had checked that its bytecode is of that source.
-A thread writes it, because Ray ends actors with SIGKILL. Every Ray actor reports, so one without a report has proved nothing.
+A thread writes it, because Ray ends actors with SIGKILL. Every Ray actor reports, so one without a report has proved nothing. If the thread
+fails, the report says so (`died`), because it may lack modules.
 """
 
 import atexit
@@ -35,9 +36,13 @@ def _start() -> None:
     reporter = Reporter()
 
     def keep_reporting() -> None:
-        while True:
-            reporter.report()
-            time.sleep(_LOOK_EVERY)
+        try:
+            while True:
+                reporter.report()
+                time.sleep(_LOOK_EVERY)
+        except Exception as error:
+            reporter.died(error)
+            raise
 
     atexit.register(reporter.report)
     threading.Thread(target=keep_reporting, name="verl-regress-identity", daemon=True).start()
@@ -51,22 +56,40 @@ class Reporter:
         self._files: dict[str, dict[str, str | None]] = {}
         self._ids: dict[str, str | None] = {"job_id": None, "actor_id": None}
         self._reported: dict[str, object] | None = None
+        self._died: str | None = None
+
+    def died(self, error: Exception) -> None:
+        """Report that nobody looks for further modules, and why."""
+        with self._lock:
+            self._died = f"{type(error).__name__}: {error}"
+            self._write()
 
     def report(self) -> None:
         """Write the report, unless it has not changed or this process is a fork of the one it describes."""
         if os.getpid() != self._pid:
             return
         with self._lock:
-            for name, module in list(sys.modules.items()):
+            for name, module in _imported().items():
                 real_name = str(getattr(module.__spec__, "name", name)) if name == "__main__" else name
                 if real_name not in self._files and f"{real_name}.".startswith("verl."):
                     self._files[real_name] = _file_of(module)
             self._ids |= _ids()
-            command, modules = " ".join(sys.orig_argv)[:200], dict(sorted(self._files.items()))
-            report: dict[str, object] = {"command": command, **self._ids, "modules": modules}
-            if (self._files or self._ids["actor_id"]) and report != self._reported:
-                job_report.write("identity", report)
-                self._reported = report
+            self._write()
+
+    def _write(self) -> None:
+        command, modules = " ".join(sys.orig_argv)[:200], dict(sorted(self._files.items()))
+        report: dict[str, object] = {"command": command, **self._ids, "modules": modules}
+        report |= {"died": self._died} if self._died else {}
+        if (self._files or self._ids["actor_id"]) and report != self._reported:
+            job_report.write("identity", report)
+            self._reported = report
+
+
+def _imported() -> dict[str, ModuleType]:
+    """A copy of sys.modules. Another thread may import meanwhile, which a loop over it does not survive, and rarely a copy."""
+    while True:
+        with suppress(RuntimeError):
+            return sys.modules.copy()
 
 
 def _file_of(module: ModuleType) -> dict[str, str | None]:

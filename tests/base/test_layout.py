@@ -1,7 +1,10 @@
 """Paths that lead out of the shared root are refused, no matter who names them or who planted the link."""
 
 import os
+import re
 import shutil
+import stat
+from pathlib import Path
 
 import pytest
 from shared_fixtures import SPEC, write
@@ -10,6 +13,7 @@ from verl_regress.base.files import write_atomically
 from verl_regress.base.layout import SharedRoot
 
 FILE = "my/ppo.yaml"
+DOCS = Path(__file__).parents[2] / "docs" / "shared-root.md"
 
 
 @pytest.fixture
@@ -127,3 +131,13 @@ def test_the_lock_of_another_user_is_left_as_it_is(shared):
     os.utime(shared.jobs_lock, (1, 1))
     shared.ensure()
     assert shared.jobs_lock.stat().st_mtime == 1
+
+
+def test_a_group_may_write_in_every_place_where_members_make_entries(shared):
+    """docs/shared-root.md has the list."""
+    group = os.getgid()
+    shared.ensure(group)
+    listed = re.search(r"^\| the shared root itself, (.+?) \|", DOCS.read_text(), re.M)[1].replace("`", "").split(", ")
+    modes = {name: stat.S_IMODE((shared.path / name).stat().st_mode) for name in listed}
+    assert modes == dict.fromkeys(modes, 0o3775)
+    assert "acceptance/" in modes

@@ -60,6 +60,15 @@ def test_a_process_that_ends_by_itself_reports_its_last_module(process):
     assert set(report["modules"]) == {"verl", "verl.late"}
 
 
+def test_a_reporter_that_fails_says_so(process):
+    program = "import verl; reported('verl'); import identity\n"
+    program += "identity._file_of = lambda module: 1 / 0\nimport verl.late\nreported('died')\nos.kill(os.getpid(), 9)"
+    with pytest.raises(AssertionError):  # its traceback is on stderr, too
+        process(program)
+    [file] = process.code.parent.glob("state/reports/identity-*.json")
+    assert json.loads(file.read_text())["died"] == "ZeroDivisionError: division by zero"
+
+
 def test_an_actor_id_is_kept_after_ray_shut_down(process):
     (report,) = process("import ray, verl; reported('ab12'); ray.is_initialized = lambda: False; import verl.late")
     assert (report["actor_id"], set(report["modules"])) == ("ab12", {"verl", "verl.late"})

@@ -146,3 +146,26 @@ def test_a_report_is_written_only_if_it_says_something_new(load, ray, reported):
     assert reported()["actor_id"] == "ab12"
     reporter.report()
     assert reported() is None
+
+
+class Churning(dict):
+    """Modules of which another thread imports more while one looks: a loop over them fails, and so does the first copy."""
+
+    copies = 0
+
+    def items(self):
+        raise RuntimeError("dictionary changed size during iteration")
+
+    def copy(self):
+        self.copies += 1
+        if self.copies == 1:
+            raise RuntimeError("dictionary changed size during iteration")
+        return dict(super().items())
+
+
+def test_an_import_in_another_thread_ends_no_report(load, monkeypatch, job):
+    load("verl")
+    monkeypatch.setattr(identity, "sys", types.SimpleNamespace(modules=Churning(sys.modules), orig_argv=["python3"]))
+    identity.Reporter().report()
+    [file] = job.glob("state/reports/identity-*.json")
+    assert "verl" in json.loads(file.read_text())["modules"]

@@ -21,6 +21,7 @@ HOUR, DAY = 3600, 24 * 3600
 DONE = {"ended": {"exit_code": 0, "reason": "the trainer ended"}, "started": {}}
 OWNER = {"user": "ann", "workdir": "/home/ann/verl", "id": "0123456789abcdef"}
 MINE = {"owner": OWNER, "cluster": "c"}
+WEIGHTS = "model_world_size_1_rank_0.pt"
 SAVED = ["global_step_10", "latest_checkpointed_iteration.txt"]
 
 
@@ -50,7 +51,8 @@ def old(make_job, shared):
     def old(name, hours, code="codeA", has_checkpoint=True, **state):
         job = make_job(name, **{**DONE, **state})
         if has_checkpoint:
-            write(job.checkpoints / "global_step_10" / "model.pt", "w" * 50_000)
+            write(job.checkpoints / "global_step_10" / WEIGHTS, "w" * 50_000)
+            write(job.checkpoints / "global_step_10" / "data_0.pt", "position")
             write(job.checkpoints / "latest_checkpointed_iteration.txt", "10")
         write(job.driver_log, "a line\n")
         write(job.config / "runtime_env.json", json.dumps({"PYTHONPATH": f"{shared.snapshots / code}:/x"}))
@@ -124,7 +126,21 @@ def test_keep_counts_jobs_that_have_checkpoints_and_the_newest_keep_snapshots(gc
     assert "keep 1 (the job failed uses it): codeB" in said
 
 
-@pytest.mark.parametrize("fresh", ["state/ended", "checkpoints/global_step_10/model.pt", "checkpoints/global_step_10"])
+@pytest.mark.parametrize(
+    "lost", ["latest_checkpointed_iteration.txt", f"global_step_10/{WEIGHTS}", "global_step_10/data_0.pt"]
+)
+def test_keep_counts_jobs_of_which_a_checkpoint_is_complete(gc, old, lost):
+    good, broken = old("good", 100), old("broken", 50)
+    (broken.checkpoints / lost).unlink()
+    age(broken.path, 50)
+    said = gc("--keep=1")
+    assert "keep 1 (the newest, KEEP=1): good" in said
+    assert (has_all(good), has_none(broken)) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "fresh", ["state/ended", f"checkpoints/global_step_10/{WEIGHTS}", "checkpoints/global_step_10"]
+)
 def test_a_job_that_ended_or_saved_less_than_a_day_ago_stays(gc, old, fresh):
     job = old("job", 100)
     os.utime(job.path / fresh, (time.time() - DAY + 60,) * 2)

@@ -34,7 +34,7 @@ class Trained:
         write(self.job.config / "code.json", record(self.code_path))
         self.plan = {"code_id": "codeA", "code_path": str(self.code_path)}
 
-    def reports(self, pid=DRIVER, actor_id=None, hostname=None, **modules):
+    def reports(self, pid=DRIVER, actor_id=None, hostname=None, more=None, **modules):
         hostname = hostname or socket.gethostname()
         loaded = {"verl": (self.init, self.init.read_bytes()), **modules}
         content = {
@@ -43,6 +43,7 @@ class Trained:
                 name: {"file": file and str(file), "sha256": hashlib.sha256(text).hexdigest()}
                 for name, (file, text) in loaded.items()
             },
+            **(more or {}),
         }  # fmt: skip
         write(self.job.reports / f"identity-{hostname}-{pid}.json", json.dumps(content))
         return f"process {pid} on {hostname} (python3 -m it)"
@@ -137,6 +138,12 @@ def test_a_snapshot_that_became_another_users(trained, monkeypatch):
     )
     trained.plan["trusted_uids"] = ["4242"]
     assert trained.check() is None
+
+
+def test_a_process_that_stopped_looking_for_what_it_loaded(trained):
+    who = trained.reports(more={"died": "RuntimeError: dictionary changed size during iteration"})
+    said = "stopped looking for what it loaded (RuntimeError: dictionary changed size during iteration)"
+    assert trained.check() == f"{who} {said}"
 
 
 def test_an_actor_without_a_report_and_how_many_more(trained):

@@ -119,7 +119,7 @@ class SharedRoot:
         of_all += [self.path / "user", self.user_code]
         if group is None:
             return {**dict.fromkeys(ours), **dict.fromkeys(of_all, _OPEN_TO_ALL)}
-        ours += [self.path, self.path / "queue", self.sessions, self.bisections, self.helpers]
+        ours += [self.path, self.path / "queue", self.sessions, self.bisections, self.acceptance, self.helpers]
         own = {self.secrets: _GROUP_ALONE, self._own_hf: _OWN}
         return {**dict.fromkeys([*ours, *of_all], _OPEN_TO_GROUP), **own}
 

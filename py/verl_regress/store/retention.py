@@ -1,7 +1,7 @@
 """`make gc`: which checkpoints, snapshots and versions of the helper nobody needs any more, and who needs the others.
 
 A job's config/, logs/, state/ and debug/ and the reports of sessions are never removed. What can be reached from a root stays: from the
-newest KEEP jobs that have checkpoints, a job that may still run, a session that is not over, a job of another checkout, cluster or user, a
+newest KEEP jobs that have a complete checkpoint, a job that may still run, a session that is not over, a job of another checkout, cluster or user, a
 knob that names a code. So does whatever is less than a day old. No link is followed or removed: what it leads to may be in use.
 
 The lock that submissions share is held from the first look to the last removal, so nothing new can need what goes. What goes is renamed
@@ -27,7 +27,7 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import is_mine
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import RayApi, Unreachable
-from verl_regress.jobs import find, sweep
+from verl_regress.jobs import checkpoints, find, sweep
 from verl_regress.jobs.status import DAMAGED, status_in_list
 from verl_regress.store import artefact, snapshot
 from verl_regress.store.sessions import Session, all_of
@@ -149,7 +149,9 @@ def _lines(what: str, things: Sequence[_Thing]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Job:
-    """What decides about a job: `plan` is the text of all files of its plans (None: it cannot be read), `full` are its checkpoints."""
+    """What decides about a job: `plan` is the text of all files of its plans (None: it cannot be read), `full` are its checkpoints, of which
+    `has_complete` says whether a trainer could continue from one.
+    """
 
     name: str
     plan: str | None = None
@@ -157,6 +159,7 @@ class _Job:
     is_over: bool = False
     is_young: bool = True
     full: Sequence[Waste] = ()
+    has_complete: bool = False
 
     def names(self, home: Path) -> set[str]:
         """The names under `home` that occur in its plans."""
@@ -222,10 +225,11 @@ class _Survey:
             is_over = all(self._is_over(attempt, is_foreign=is_foreign) for attempt in attempts)
             files = [file for each in attempts for file in (each.config, each.driver_log, each.state / "ended")]
             states += [file.stat() for file in files if file.exists()]
+            has_complete = any(checkpoints.newest(attempt) for attempt in attempts)
         except DAMAGED:  # another user closed it, or a file is cut off or far too long
             return _Job(job.submission_id, full=full)
         is_young = any(self._is_young(state.st_mtime) for state in states)
-        return _Job(job.submission_id, plan, is_foreign, is_over, is_young, full)
+        return _Job(job.submission_id, plan, is_foreign, is_over, is_young, full, has_complete)
 
     def _is_ours(self, attempt: JobDir) -> bool:
         plan, owner = attempt.read_config("resolved.json") or {}, self._args.owner
@@ -259,7 +263,7 @@ class _Survey:
     def _reasons_of_jobs(self) -> dict[str, str]:
         """The reason why a job keeps its checkpoints and its snapshot, by its name; jobs that keep neither are left out."""
         keep = self._args.keep
-        newest = [job for job in self._jobs if not job.is_foreign and job.full][:keep]
+        newest = [job for job in self._jobs if not job.is_foreign and job.has_complete][:keep]
         at_work = [job for job in self._jobs if not job.is_over or job.is_young]
         readers = {name: job.name for job in at_work for name in job.names(self._root.jobs) - {job.name}}
         reasons = {}

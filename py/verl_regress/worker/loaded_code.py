@@ -93,6 +93,8 @@ def _snapshot_problems(job: JobDir, plan: Mapping[str, Any]) -> Iterator[str]:
 
 def _report_problems(report: Mapping[str, Any], code_path: Path) -> Iterator[str]:
     who = f"process {report['pid']} on {report['hostname']} ({report['command']})"
+    if report.get("died"):
+        yield f"{who} stopped looking for what it loaded ({report['died']})"
     for name, loaded in report["modules"].items():
         file, sha256 = loaded["file"], loaded["sha256"]
         if not _is_of(code_path, file):
