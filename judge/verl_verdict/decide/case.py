@@ -30,7 +30,7 @@ class Case:
     """The runs of a case, complete and on one grid of steps, and what the caller asked for.
 
     `runs_a` are in the order in which they are compared (pairing.compared). `chosen` are the decisive metrics that the caller named, without
-    the ignored ones; `ignore` has those. `told` is what the caller knows about whether A repeats itself. `opening` has the notes so far.
+    the ignored ones; `ignore` has those. `said_to_repeat` is what the caller knows about whether A repeats itself. `opening` has the notes so far.
     """
 
     opening: Verdict
@@ -41,7 +41,7 @@ class Case:
     ignore: Sequence[str]
     asked: Sequence[Decisive]  # `chosen` with the ignored ones
     accept: Collection[str]
-    told: bool | None
+    said_to_repeat: bool | None
     restless: Sequence[str] = ()  # metrics that are in neither, because they vary with the clock
     whole_a: Sequence[Run] = ()  # the runs with them
     whole_b: Sequence[Run] = ()
@@ -82,7 +82,7 @@ class Case:
         """Does A repeat itself? What its runs show counts for more than what the caller said."""
         if self._repeats and not all(self._repeats):
             return False
-        return True if self._repeats and self.told is None else self.told
+        return True if self._repeats and self.said_to_repeat is None else self.said_to_repeat
 
     @cached_property
     def regime(self) -> Regime:
@@ -257,7 +257,7 @@ class Case:
     def base(self) -> Verdict:
         """The verdict without its word and its reason."""
         _, of_seeds = self._sampled_pairs if self.regime is Regime.SAMPLED else (None, [])
-        is_wrong = bool(self.told) and self._repeats and not all(self._repeats)
+        is_wrong = bool(self.said_to_repeat) and self._repeats and not all(self._repeats)
         is_unused = self.given and self.regime is Regime.SAMPLED
         return dataclasses.replace(
             self.opening,

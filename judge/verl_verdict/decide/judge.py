@@ -64,7 +64,7 @@ def case(
         ignore=ignore,
         asked=decisive,
         accept=accept,
-        told=deterministic,
+        said_to_repeat=deterministic,
         restless=moving,
         whole_a=sides[0],
         whole_b=sides[1],

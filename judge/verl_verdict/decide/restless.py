@@ -1,4 +1,4 @@
-"""Metrics that vary with the clock although their names do not say so: a latency of somebody's own.
+"""Metrics that vary with the clock although their names do not say so: a latency that the user's own code logs.
 
 They alone differ between runs of A with one seed, while all that training is made of is bit-equal. So they say nothing about training, and
 the rest is compared exactly. They are judged by A's own noise.

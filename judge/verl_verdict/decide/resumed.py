@@ -114,8 +114,8 @@ class Resumption:
 
     def fixed(self) -> Evidence | None:
         """B goes on where its checkpoint was, and A does not."""
-        is_mended = self._mine.found.outcome is Outcome.DIFFERS and self._other.goes_on and self.source.agrees
-        return self._still({"where": self._mine.where}, self.found.first, how=self._how) if is_mended else None
+        is_fixed = self._mine.found.outcome is Outcome.DIFFERS and self._other.goes_on and self.source.agrees
+        return self._still({"where": self._mine.where}, self.found.first, how=self._how) if is_fixed else None
 
     def both_go_on(self) -> Evidence | None:
         """Each goes on where its checkpoint was, so A and B differ because the runs that they continue do."""
