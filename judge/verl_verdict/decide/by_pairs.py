@@ -209,14 +209,14 @@ def too_few(case: Case) -> Evidence | None:
     needed = LOOKS[0] - case.number_of_pairs
     pairs = f"{counted(case.number_of_pairs, 'pair')} of runs cannot tell noise from a change"
     ask = by_value.more_pairs(needed)
-    if case.deterministic is None:
+    if case.deterministic is not None:
+        why = f"runs of A with one seed differ, so {pairs}"
+    elif len(case.runs_a) > 1 and not all(run.seed for run in case.runs_a):
+        why = f"runs of A differ, and the records do not tell their seeds, so {pairs}"
+        ask = f"say which of them had one seed (--seeds 42,42), or {ask}"
+    else:
         why = f"B differs from A (first at {case.first_value}), and one run of A does not tell what is noise"
         ask = f"run A once more with the same seed, or {ask}"
-    elif all(run.seed for run in case.runs_a):
-        why = f"runs of A with one seed differ, so {pairs}"
-    else:
-        why = f"two runs of A differ and the records do not tell their seeds, so {pairs}"
-        ask = f"say which runs had one seed (--seeds), or {ask}"
     return Evidence({"why": why, "ask": ask}, how="too few pairs", first=case.first_value, pairs_needed=needed)
 
 

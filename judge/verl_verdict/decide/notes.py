@@ -54,11 +54,12 @@ def on_replay(runs_a: Sequence[Run]) -> list[str]:
 def on_pairs(paired: Pairing, runs: Sequence[Run]) -> list[str]:
     """How the runs were paired, and which repeats of B differ."""
     found = []
-    if not all(run.seed for run in runs):
+    is_seed_known = all(run.seed for run in runs)
+    if not is_seed_known:
         found.append("the records do not tell their seeds: the runs are paired in the given order")
     if paired.alone_a or paired.alone_b:
         names = [run.name for run in (*paired.alone_a, *paired.alone_b)]
-        found.append(f"without a partner of the same seed: {listed(names)}")
+        found.append(f"without a partner{' of the same seed' if is_seed_known else ''}: {listed(names)}")
     return [
         *found,
         *(f"runs of B with seed {pair.seed} differ" for pair in paired.pairs if exact.repeats(pair.b) is False),
