@@ -1,4 +1,4 @@
-"""In noise no evidence in the records is *same* or *improved*: B differs in the named values alone, by how many pairs that is told."""
+"""In noise no evidence in the records is *same* or *improved*: B differs in the named values alone, and it says how many pairs show it."""
 
 import dataclasses
 import math
@@ -70,7 +70,7 @@ def test_any_other_metric_needs_six_pairs_and_is_never_the_same_before(name):
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 6])
-def test_longer_prompts_are_told_where_two_runs_of_a_agree(pairs):
+def test_longer_prompts_are_changed_where_two_runs_of_a_agree(pairs):
     a, b = runs(pairs)
     verdict = judge.case(a, edited(b, "prompt_length/mean", lambda step, value: value + 1))
     assert (verdict.word, verdict.rule) == (Word.CHANGED, "law-broken")
@@ -160,6 +160,15 @@ def test_an_open_case_asks_for_pairs_until_a_look_that_can_decide():
         for pairs in (3, 4):
             verdict = judge.case(*runs(pairs, seed))
             assert not verdict.is_open or verdict.pairs + verdict.pairs_needed in (4, 6)
+
+
+@pytest.mark.parametrize("metric", [SCORE, "mine/success"])
+@pytest.mark.parametrize("pairs", [3, 6])
+def test_values_that_no_sum_can_hold_are_never_the_same(metric, pairs):
+    a, b = runs(pairs)
+    huge = edited(b, metric, lambda step, _: 1.7e308 * (-1) ** (step // 3))
+    assert judge.case(a, huge).word not in GOOD
+    assert judge.case(edited(a, metric, lambda step, _: 1.7e308), huge).word not in GOOD
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pvariance
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,7 +143,7 @@ class Columns:
         That is `within`, enlarged as it is for the median of all metrics, because steps depend on each other.
         """
         within = np.sqrt(2 * self.within[: 2 * pairs].mean(axis=0))
-        varying = within > 0
+        varying = np.isfinite(spread) & np.isfinite(within) & (within > 0)
         enlarged = np.median(spread[varying] / within[varying]) if varying.any() else 1.0
         larger: Array = np.maximum(spread, float(enlarged) * within)
         return larger
@@ -196,7 +195,14 @@ def _columns_of(name: str, runs: Sequence[Run]) -> list[_Column]:
     if len(having) == len(runs):
         fewest = min(map(len, having))
         found.append(
-            _Column(name, "mean of all steps", lambda values: fmean(values.values()), fewest, least=1, means=1)
+            _Column(
+                name,
+                "mean of all steps",
+                lambda values: statistics.mean(list(values.values())),
+                fewest,
+                least=1,
+                means=1,
+            )
         )
         if fewest >= _FEWEST_STEPS:
             found.append(_Column(name, _DRIFT, _drift, math.ceil(fewest / 3), least=_FEWEST_STEPS, means=2))
@@ -211,7 +217,7 @@ def _columns_of(name: str, runs: Sequence[Run]) -> list[_Column]:
 def _drift(values: Mapping[int, float]) -> float:
     ordered = [value for _, value in sorted(values.items())]
     third = math.ceil(len(ordered) / 3)
-    return fmean(ordered[-third:]) - fmean(ordered[:third])
+    return statistics.mean(ordered[-third:]) - statistics.mean(ordered[:third])
 
 
 def _values(found: Sequence[_Column], runs: Sequence[Run]) -> Array:
@@ -222,7 +228,8 @@ def _within(column: _Column, run: Run) -> float:
     values = run.series.get(column.metric, {}).values()
     if len(values) < 2 or not column.means:
         return 0.0
-    return column.means * pvariance(values) / column.steps
+    with np.errstate(all="ignore"):
+        return column.means * float(np.var(list(values))) / column.steps
 
 
 def _size(column: _Column, runs: Sequence[Run]) -> float:

@@ -4,7 +4,7 @@ A metric is a law if A's runs agree on it bit for bit, step by step, in a way th
 sampled (the config, prompts, data and their counts), or its values vary so much over the steps that equal ones in all runs are no accident.
 A value that is the same at all steps and depends on what was sampled, such as a length at its limit, is a rate and no law.
 
-A law holds for all runs of A, or for the runs of one seed. The second kind needs repeats whose seed is known.
+A law is that of all runs of A, or that of the runs with one seed. For the second kind A must have run twice with a known seed.
 """
 
 import math

@@ -6,10 +6,10 @@ the rest is compared exactly. They are judged by A's own noise.
 
 import itertools
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 
 from verl_verdict.decide import exact
 from verl_verdict.decide.diagnosis import a_and_b, listed
+from verl_verdict.decide.statistics import mean
 from verl_verdict.read import metrics
 from verl_verdict.read.records import Run
 
@@ -55,8 +55,8 @@ def _courses(name: str, runs: Sequence[Run]) -> list[list[float]]:
 
 def _apart(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], name: str) -> str | None:
     of_a = [value for values in a for value in values]
-    low, high, means = min(of_a), max(of_a), list(map(fmean, b))
+    low, high, means = min(of_a), max(of_a), list(map(mean, b))
     limit = _FACTOR * (high - low)
     if means and (min(means) > high + limit or max(means) < low - limit):
-        return f"{name}: {a_and_b(fmean(of_a), fmean(means))}"
+        return f"{name}: {a_and_b(mean(of_a), mean(means))}"
     return None

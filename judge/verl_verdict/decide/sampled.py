@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean, variance
 
 import numpy as np
 
@@ -56,7 +55,7 @@ class Summary:
         if self.is_at_first:
             return steps[0][1]
         last = steps if self.is_drift else steps[-math.ceil(len(steps) / 3) :]
-        return sum(value for _, value in last) / len(last)
+        return statistics.mean([value for _, value in last])
 
     def first_step(self, run: Run) -> int:
         """The first step that it covers."""
@@ -143,8 +142,9 @@ def large_floors(runs_a: Sequence[Run], found: Sequence[Summary]) -> dict[str, L
         courses = [values for run in runs_a if len(values := run.series.get(metric, {})) >= _FEWEST_STEPS]
         if not courses or decisive.relative_floor or decisive.is_sum_near_0 or decisive.may_be_constant:
             continue
-        spread = math.sqrt(fmean(variance(values.values()) for values in courses))
-        level = abs(fmean(fmean(values.values()) for values in courses))
+        with np.errstate(all="ignore"):
+            spread = math.sqrt(np.mean([np.var(list(values.values()), ddof=1) for values in courses]))
+            level = abs(float(np.mean([np.mean(list(values.values())) for values in courses])))
         if decisive.floor > spread:
             is_capped = decisive.is_capped and decisive.floor > level
             large[metric] = Large(metric, decisive.floor, spread, is_capped)
@@ -325,7 +325,10 @@ class Samples:
             [run.series[metric] for run in side]
             for side in zip(*((pair.a[0], pair.b[0]) for pair in pairs), strict=True)
         )
-        means = [(step, fmean(run[step] for run in a), fmean(run[step] for run in b)) for step in sorted(a[0])]
+        means = [
+            (step, statistics.mean([run[step] for run in a]), statistics.mean([run[step] for run in b]))
+            for step in sorted(a[0])
+        ]
         sign = 1 if row.b > row.a else -1
         apart = [sign * (other - mine) for _, mine, other in means]
         return next(each for each, far in zip(means, apart, strict=True) if 2 * far >= max(apart))

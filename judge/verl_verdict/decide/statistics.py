@@ -174,6 +174,11 @@ def pairs_needed(difference: Array, margin: Array, have: int) -> int | None:
     return None
 
 
+def mean(values: Sequence[float]) -> float:
+    """The mean; infinite where no float can hold the sum, of which the standard library's raises."""
+    return sum(values) / len(values)
+
+
 def taken(values: Sequence[Any]) -> Array:
     """An array of numbers: rows of runs, columns of summaries."""
     return np.asarray(values, dtype=np.float64)
