@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from verl_verdict.decide import statistics
 from verl_verdict.decide.diagnosis import a_and_b
 from verl_verdict.decide.pairing import Pair
-from verl_verdict.decide.statistics import NOISE_FACTOR, Array
+from verl_verdict.decide.statistics import Array
 from verl_verdict.read import metrics
 from verl_verdict.read.records import Run
 
@@ -110,16 +110,15 @@ class Columns:
             return Joint(number)
         a, b, difference = self.a[:pairs], self.b[:pairs], (self.b - self.a)[:pairs]
         floor = _ROUNDING * self.size
-        margin = statistics.margins(floor, statistics.noise(a, difference, self.repeats, self.alone))
+        noise = statistics.noise(a, difference, self.repeats, self.alone)
+        margin = statistics.margins(floor, noise)
         p = statistics.sign_flip(difference, self._unit(a, b, pairs), floor)
         is_far: NDArray[np.bool_] = np.abs(difference.mean(axis=0)) > margin
         is_shown = is_far & (p <= ALPHA.get(pairs, 0.0) * (1 + 1e-9))
         if pairs in ALPHA:
             is_hint = is_far & (p <= statistics.HINT * (1 + 1e-9))
         else:  # no p of so few pairs is small
-            is_hint = np.abs(difference.mean(axis=0)) > np.maximum(
-                floor, _HINT * self._noise(margin / NOISE_FACTOR, pairs)
-            )
+            is_hint = np.abs(difference.mean(axis=0)) > np.maximum(floor, _HINT * self._noise(noise, pairs))
         found = [
             Apart(
                 each.metric,
@@ -138,11 +137,11 @@ class Columns:
         return Joint(number, _farthest_first(shown), _farthest_first(each for each in hinted if not each.is_good))
 
     def _noise(self, spread: Array, pairs: int) -> Array:
-        """The noise of each value, at least what the steps of runs leave in it: in few pairs a metric may hardly vary by chance.
+        """The noise of each value, at least what the steps of A's runs leave in it: in few pairs a metric may hardly vary by chance.
 
         That is `within`, enlarged as it is for the median of all metrics, because steps depend on each other.
         """
-        within = np.sqrt(2 * self.within[: 2 * pairs].mean(axis=0))
+        within = np.sqrt(2 * self.within[: 2 * pairs : 2].mean(axis=0))
         varying = np.isfinite(spread) & np.isfinite(within) & (within > 0)
         enlarged = np.median(spread[varying] / within[varying]) if varying.any() else 1.0
         larger: Array = np.maximum(spread, float(enlarged) * within)
