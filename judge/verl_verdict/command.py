@@ -43,9 +43,16 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="verl-verdict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(
+        prog="verl-verdict",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("a", nargs="+", type=_run, metavar="RUN_A", help="runs of A, the baseline")
-    parser.add_argument("--against", nargs="+", type=_run, required=True, metavar="RUN_B", help="runs of B")
+    parser.add_argument(
+        "--against", nargs="+", action="extend", type=_run, required=True, metavar="RUN_B", help="runs of B"
+    )
     parser.add_argument(
         "--perturbed",
         nargs="+",

@@ -44,7 +44,7 @@ def session(rng, noise, metrics=40, shift=None):
         a, b = (noise(rng, metrics) + moved for _ in "ab")
         b[0] += shift(np.array(STEPS)) if shift else 0.0
         pairs.append(Pair(str(seed), (run(f"a{seed}", a),), (run(f"b{seed}", b),)))
-    return joint.columns(pairs, [], (), is_repeatable=False)
+    return joint.columns(pairs, [], {}, is_repeatable=False)
 
 
 @pytest.mark.slow
@@ -95,28 +95,34 @@ def test_a_metric_that_runs_record_now_and_then_counts_by_its_share_of_steps():
     pairs = [Pair(str(at), (run("a", smooth(rng, 5)),), (run("b", smooth(rng, 5)),)) for at in range(6)]
     for share, names in ((0.3, set()), (0.95, {"exit/limit"})):
         found = [edited(edited(pair, "a", recorded(0.3)), "b", recorded(share)) for pair in pairs]
-        look = joint.columns(found, [], (), is_repeatable=False).look(6)
+        look = joint.columns(found, [], {}, is_repeatable=False).look(6)
         assert {each.metric for each in look.apart} == names
 
 
 def test_times_and_decisive_metrics_are_not_in_it():
     pair = Pair("1", (run("a", smooth(generator(5), 3)),), (run("b", smooth(generator(6), 3)),))
     timed = edited(edited(pair, "a", lambda series: series | {"timing_s/step": {1: 1.0}}), "b", lambda series: series)
-    assert joint.columns([timed] * 3, [], {"mine/1"}, is_repeatable=False).look(3).metrics == 2
+    assert joint.columns([timed] * 3, [], {"mine/1": 0.0}, is_repeatable=False).look(3).metrics == 2
 
 
-def test_more_of_a_score_is_no_fault():
+@pytest.mark.parametrize(
+    ("metric", "by", "rise", "is_left"),
+    [
+        ("critic/score/min", 0.5, 0.3, False),  # it rises with the score
+        ("critic/score/min", 0.5, 0.0, True),  # the score does not rise
+        ("critic/values/mean", 1000.0, 0.3, True),  # far more than the score
+        ("critic/returns/mean", -0.5, 0.3, True),
+        ("mine/score", 0.5, 0.3, True),
+    ],
+)
+def test_more_of_what_follows_a_better_score_is_no_fault(metric, by, rise, is_left):
     rng = generator(7)
+
+    def with_metric(pair, side, add):
+        return edited(pair, side, lambda series: series | {metric: {step: 0.01 * rng.random() + add for step in STEPS}})
+
     pairs = [Pair(str(at), (run("a", smooth(rng, 5)),), (run("b", smooth(rng, 5)),)) for at in range(6)]
-    for sign, faults in ((1, []), (-1, ["critic/score/min"])):
-        found = [
-            edited(
-                edited(pair, "a", lambda series: series | {"critic/score/min": {step: 0.01 * step for step in STEPS}}),
-                "b",
-                lambda series, sign=sign: series | {"critic/score/min": {step: 0.01 * step + sign for step in STEPS}},
-            )
-            for pair in pairs
-        ]
-        look = joint.columns(found, [], (), is_repeatable=False).look(6)
-        assert [each.metric for each in look.faults] == faults
-        assert look.apart[0].metric == "critic/score/min"
+    found = [with_metric(with_metric(pair, "a", 0.0), "b", by) for pair in pairs]
+    look = joint.columns(found, [], {}, is_repeatable=False).look(6)
+    assert {each.metric for each in look.apart} == {metric}
+    assert bool(look.without_what_follows(rise).apart) == is_left

@@ -65,7 +65,10 @@ def test_a_schedule_that_is_shifted_by_a_step_may_be_the_log_alone():
 
 @pytest.mark.parametrize("name", ["mine/tokens", "response_length/mean"])
 def test_values_that_vary_and_agree_in_all_runs_of_a_are_a_law_whatever_their_name(name):
-    a, b = runs(2, **{name.replace("/", "__"): lambda step, _: 100 + (step * 37) % 11 + step / 8})
+    values = {name.replace("/", "__"): lambda step, _: 100 + (step * 37) % 11 + step / 8}
+    a, b = runs(2, **values)
+    assert broken(a, changed(b, name, lambda step, value: value * 1.1)) == []  # noise may begin late
+    a, b = runs(3, **values)
     assert broken(a, b) == []
     assert [each.metric for each in broken(a, changed(b, name, lambda step, value: value * 1.1))] == [name]
 
@@ -95,11 +98,15 @@ def test_prompts_of_a_seed_are_a_law_where_a_repeats_with_that_seed():
     a, b = runs(3, prompt_length__mean=lambda step, seed: 90 + (step * 7 + int(seed) * 3) % 13)
     longer = changed(b, name, lambda step, value: value + 1)
     pairs = [Pair(one.seed, (one,), (other,)) for one, other in zip(a, longer, strict=True)]
-    assert laws.breaches(a, longer, pairs) == []  # nobody knows whether a seed decides them
+    some = [*longer[:2], b[2]]
+    apart = [Pair(one.seed, (one,), (other,)) for one, other in zip(a, some, strict=True)]
+    assert laws.breaches(a, some, apart) == []  # nobody knows whether a seed decides them
+    [breach] = laws.breaches(a, longer, pairs)  # at every step of every pair: no accident
+    assert str(breach).endswith(", and so on the same side at every step of every pair")
     again = edit(noisy(generator(2), "again", "1"), name, a[0].series[name])
     pairs[0] = dataclasses.replace(pairs[0], a=(a[0], again))
     [breach] = laws.breaches([*a, again], longer, pairs)
-    assert (breach.metric, breach.of_seed) == (name, True)
+    assert (breach.metric, "with one seed" in breach.law) == (name, True)
     unknown = [
         dataclasses.replace(pair, a=tuple(dataclasses.replace(run, seed=None) for run in pair.a)) for pair in pairs
     ]
@@ -113,3 +120,20 @@ def test_a_coefficient_that_follows_the_kl_is_no_law():
     assert [each.metric for each in broken(a, changed(b, "actor/kl_coef", lambda step, value: value * 2))] == [
         "actor/kl_coef"
     ]
+
+
+def test_a_maximum_at_its_limit_is_no_law_where_the_mean_varies():
+    limit = "prompt_length/max"
+    a, b = runs(
+        3, prompt_length__max=lambda *_: 512.0, prompt_length__mean=lambda step, seed: 90 + step * int(seed) % 7
+    )
+    lower = changed(b, limit, lambda step, value: value - (step == 3))
+    assert broken(a, lower) == []
+    a, b = runs(3, prompt_length__max=lambda *_: 512.0, prompt_length__mean=lambda step, seed: 90 + step % 7)
+    assert [each.metric for each in broken(a, changed(b, limit, lambda step, value: value - (step == 3)))] == [limit]
+
+
+def test_runs_without_the_rate_switch_nothing_off():
+    a, b = runs(3, actor__lr=lambda *_: 1e-6)
+    a[0], b[2] = a[0].without([RATE]), b[2].without([RATE])
+    assert [each.metric for each in laws.breaches(a, changed(b[:2], RATE, lambda *_: 5e-7) + b[2:], [])] == [RATE]

@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 
 from verl_verdict.decide import by_value, diagnosis, joint, restless, sampled
 from verl_verdict.decide.case import Case
-from verl_verdict.decide.diagnosis import Diagnosis, counted, listed, number
-from verl_verdict.decide.exact import ROUNDING, Outcome
+from verl_verdict.decide.diagnosis import counted, listed, number
+from verl_verdict.decide.exact import ROUNDING, Comparison, Outcome
 from verl_verdict.decide.outliers import Outlier
+from verl_verdict.decide.pairing import Pair
 from verl_verdict.decide.rules import Evidence
 from verl_verdict.decide.sampled import Samples
 from verl_verdict.decide.statistics import LOOKS
 from verl_verdict.decide.verdicts import Finding, Row
 from verl_verdict.read import metrics
+from verl_verdict.read.metrics import Improves
 
 
 def _samples(case: Case) -> Samples | None:
@@ -26,21 +28,10 @@ def _evidence(case: Case, found: Samples, said: Mapping[str, object]) -> Evidenc
     return Evidence(
         said,
         how=f"{look.pairs} pairs of runs, by statistics",
-        first=first or case.first_breach or _earliest(case, found),
+        first=first or case.first_breach or found.first(case.config),
         rows=look.rows,
         notes=_final(case, found),
     )
-
-
-def _earliest(case: Case, found: Samples) -> Diagnosis | None:
-    """The first difference of the decisive metrics; if only others differ, the one that is farthest."""
-    if first := found.first(case.config):
-        return first
-    if not found.look.others.apart:
-        return None
-    far, *others = found.look.others.faults or found.look.others.apart
-    names = dict.fromkeys(each.metric for each in others if each.metric != far.metric)
-    return diagnosis.at(far.step, far.metric, far.a, far.b, case.config, list(names))
 
 
 def _final(case: Case, found: Samples) -> list[str]:
@@ -78,17 +69,36 @@ def apart(case: Case) -> Evidence | None:
 def better(case: Case) -> Evidence | None:
     """A decisive metric is better, and nothing else differs: no law, no other metric, no value outside A's on another side."""
     found = _samples(case)
-    if not found or found.look.found(Finding.WORSE, Finding.APART) or found.look.others.faults or case.breaches:
+    if not found or found.look.found(Finding.WORSE, Finding.APART) or found.look.others.apart or case.breaches:
         return None
-    if case.unexplained or any(each.side <= 0 for each in case.outliers):
+    if case.unexplained or any(each.side <= 0 for each in case.outliers) or not _begins_equal(case, found):
         return None
     return _row(case, Finding.BETTER)
+
+
+def _begins_equal(case: Case, found: Samples) -> bool:
+    """Is nothing apart before the first update but rewards and what follows them? Else B does something else, which is no improvement."""
+    if first_update(case) or any(
+        row.finding is not Finding.SAME
+        for each, row in zip(found.look.summaries, found.look.every, strict=True)
+        if each.is_at_first and each.decisive.improves is Improves.LATER
+    ):
+        return False
+    return not case.is_exact or all(_is_of_rewards(pair, compared) for pair, compared in case.compared)
+
+
+def _is_of_rewards(pair: Pair, found: Comparison) -> bool:
+    """Do all values of the first step that differ follow from rewards that differ there?"""
+    first = min(pair.a[0].steps)
+    apart = [each.metric for each in found.differences if each.step == first and each.size > ROUNDING]
+    before = [name for name in apart if metrics.is_before_rewards(name)]
+    return not before and (not apart or metrics.SCORE in apart)
 
 
 def others_apart(case: Case) -> Evidence | None:
     """Metrics that are not decisive differ, in one test over all of them."""
     found = _samples(case)
-    faults = found.look.others.faults if found else []
+    faults = list(found.look.others.apart) if found else []
     if not found or not faults:
         return None
     said = {
@@ -190,7 +200,7 @@ def outside_in_some(case: Case) -> Evidence | None:
     if not found:
         return None
     needed = next((look - case.base.pairs for look in LOOKS if look > case.base.pairs), None)
-    ask = f": run {counted(needed, 'pair')} more" if needed else ": run B with that seed once more"
+    ask = f": run {counted(needed, 'more pair')}" if needed else ": run B with that seed once more"
     return _outlier(case, found, ask, needed)
 
 

@@ -38,9 +38,9 @@ def _sees_from(case: Case) -> int | None:
 
 
 def _is_blind(case: Case) -> bool:
-    """Does the noise of A's repeats hide too much already at the first step?"""
-    since = _sees_from(case)
-    return _is_noise(case) and since is not None and since <= min(case.runs_a[0].steps, default=0)
+    """Does the noise of A's repeats hide too much in most steps?"""
+    since, steps = _sees_from(case), case.runs_a[0].steps
+    return _is_noise(case) and since is not None and 2 * steps.index(since) < len(steps)
 
 
 def agrees(case: Case) -> bool:
@@ -122,7 +122,7 @@ def same_as_perturbed(case: Case) -> Evidence | None:
 
 
 def same_on_replay(case: Case) -> Evidence | None:
-    """On A's rollouts B differs by no more than A's repeats do, at least at the first step so little that a change would show."""
+    """On A's rollouts B differs by no more than A's repeats do, and in most steps that is so little that a change would show."""
     if not agrees(case) or not _is_noise(case):
         return None
     since, notes = _sees_from(case), []

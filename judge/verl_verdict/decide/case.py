@@ -149,7 +149,8 @@ class Case:
     @cached_property
     def _presence(self) -> tuple[list[OneSided], list[str]]:
         if self.regime is not Regime.EXACT and self.outcomes != {Outcome.IDENTICAL}:
-            return exact.one_sided_in_noise(self.runs_a, self.runs_b)
+            decisive = metrics.decisive_of(self.workload, self.runs_a[0].series, self.deciding)
+            return exact.one_sided_in_noise(self.runs_a, self.runs_b, {name for name, _ in decisive})
         found = {
             (each.metric, each.side): each
             for pair in self.pairs
@@ -180,7 +181,9 @@ class Case:
     @cached_property
     def breaches(self) -> list[Breach]:
         """The laws of A that B breaks."""
-        return laws.breaches(self.runs_a, self.runs_b, self.pairs) if self.regime is not Regime.EXACT else []
+        found = laws.breaches(self.runs_a, self.runs_b, self.pairs, is_replay=self.is_replayed)
+        is_exact = self.regime is Regime.EXACT  # there each value counts anyway
+        return [each for each in found if not is_exact or metrics.is_before_sampling(each.metric)]
 
     @property
     def first_breach(self) -> Diagnosis | None:

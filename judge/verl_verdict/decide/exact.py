@@ -6,7 +6,7 @@ import enum
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -143,17 +143,19 @@ def one_sided(a: Run, b: Run) -> list[OneSided]:
     return sorted(found, key=lambda each: metrics.causal_rank(each.metric))
 
 
-def one_sided_in_noise(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> tuple[list[OneSided], list[str]]:
+def one_sided_in_noise(
+    runs_a: Sequence[Run], runs_b: Sequence[Run], certain: Collection[str]
+) -> tuple[list[OneSided], list[str]]:
     """The same where A does not repeat itself, and the metrics that some runs record at other steps than others, which shows nothing.
 
-    It counts where all runs of A agree: what they have and B lacks, in any run if verl writes that metric, else in all; and what they lack
+    It counts where all runs of A agree: what they have and B lacks, in all runs, of the `certain` metrics in any; and what they lack
     and all runs of B have.
     """
     found: list[OneSided] = []
     sporadic: list[str] = []
     for name in sorted(_recorded([*runs_a, *runs_b]), key=metrics.causal_rank):
         of_a, of_b = ([set(run.series.get(name, {})) for run in runs] for runs in (runs_a, runs_b))
-        if _are_equal(of_a) and (one_sided := _differing_presence(name, of_a[0], of_b)):
+        if _are_equal(of_a) and (one_sided := _differing_presence(name, of_a[0], of_b, is_certain=name in certain)):
             found.append(one_sided)
         elif not _are_equal([*of_a, *of_b]):
             sporadic.append(name)
@@ -168,10 +170,10 @@ def _are_equal(steps: Sequence[set[int]]) -> bool:
     return all(each == steps[0] for each in steps)
 
 
-def _differing_presence(name: str, of_a: set[int], of_b: Sequence[set[int]]) -> OneSided | None:
+def _differing_presence(name: str, of_a: set[int], of_b: Sequence[set[int]], *, is_certain: bool) -> OneSided | None:
     """How B's steps of a metric differ from those on which all runs of A agree."""
     in_all, in_any = set.intersection(*of_b), set().union(*of_b)
-    lost = of_a - (in_any if metrics.is_unknown(name) else in_all)
+    lost = of_a - (in_all if is_certain else in_any)
     gained = in_all - of_a
     if lost:
         is_all = not in_any

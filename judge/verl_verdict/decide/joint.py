@@ -32,7 +32,9 @@ _ROUNDING = 2e-5  # of a metric's size, as in exact.py
 _DRIFT = "mean of the last third less that of the first"
 _FEWEST_STEPS = 4  # of a run that has a drift
 
-# More of it is no fault: if the score rises, so do these.
+_FOLLOWS = 3.0  # times the rise of the score, by which what follows it may rise
+_TWINS = {"critic/rewards/mean": "critic/score/mean"}  # they have the floor of the decisive metric
+# If the score rises, so do these.
 MORE_IS_BETTER = ("critic/score/", "critic/rewards/", "critic/returns/", "critic/values/", "val-core/", "val-aux/")
 
 
@@ -48,10 +50,9 @@ class Apart:
     margin: float
     p: float
 
-    @property
-    def is_good(self) -> bool:
-        """Is more of it no fault, and is it more?"""
-        return self.metric.startswith(MORE_IS_BETTER) and self.b > self.a
+    def follows(self, rise: float) -> bool:
+        """Is it more of what rises with a score that rises by so much?"""
+        return self.metric.startswith(MORE_IS_BETTER[:4]) and 0 < self.b - self.a <= _FOLLOWS * rise
 
     @property
     def factor(self) -> float:
@@ -70,10 +71,10 @@ class Joint:
     apart: tuple[Apart, ...] = ()
     hinted: tuple[Apart, ...] = ()
 
-    @property
-    def faults(self) -> list[Apart]:
-        """What differs and is not just better."""
-        return [each for each in self.apart if not each.is_good]
+    def without_what_follows(self, rise: float) -> "Joint":
+        """The same without what only follows a score that rises by so much."""
+        apart, hinted = (tuple(each for each in found if not each.follows(rise)) for found in (self.apart, self.hinted))
+        return Joint(self.metrics, apart, hinted)
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Columns:
     b: Array
     within: Array  # the variance that a run's own steps leave in each value
     size: Array  # of each metric
+    floor: Array  # the difference that does not matter
     repeats: Array | None
     alone: Array | None
     first: Mapping[str, int]
@@ -109,7 +111,7 @@ class Columns:
         if not self.columns:
             return Joint(number)
         a, b, difference = self.a[:pairs], self.b[:pairs], (self.b - self.a)[:pairs]
-        floor = _ROUNDING * self.size
+        floor = np.maximum(_ROUNDING * self.size, self.floor)
         noise = statistics.noise(a, difference, self.repeats, self.alone)
         margin = statistics.margins(floor, noise)
         p = statistics.sign_flip(difference, self._unit(a, b, pairs), floor)
@@ -134,7 +136,7 @@ class Columns:
         shown, hinted = (
             [each for each, at in zip(found, which, strict=True) if at] for which in (is_shown, is_hint & ~is_shown)
         )
-        return Joint(number, _farthest_first(shown), _farthest_first(each for each in hinted if not each.is_good))
+        return Joint(number, _farthest_first(shown), _farthest_first(hinted))
 
     def _noise(self, spread: Array, pairs: int) -> Array:
         """The noise of each value, at least what the steps of A's runs leave in it: in few pairs a metric may hardly vary by chance.
@@ -159,10 +161,10 @@ def _farthest_first(found: Iterable[Apart]) -> tuple[Apart, ...]:
     return tuple(sorted(found, key=lambda each: (-each.factor, metrics.causal_rank(each.metric))))
 
 
-def columns(pairs: Sequence[Pair], alone: Sequence[Run], decisive: Collection[str], is_repeatable: bool) -> Columns:
-    """The columns of all metrics that are compared and not `decisive`. `alone` and `is_repeatable` as for sampled.Samples."""
+def columns(pairs: Sequence[Pair], alone: Sequence[Run], floors: Mapping[str, float], is_repeatable: bool) -> Columns:
+    """The columns of all metrics that are compared and not decisive, which have these absolute `floors`. `alone` and `is_repeatable` as for sampled.Samples."""
     runs = [run for pair in pairs for run in (pair.a[0], pair.b[0])]
-    found = tuple(itertools.chain.from_iterable(_columns_of(name, runs) for name in _names(runs, decisive)))
+    found = tuple(itertools.chain.from_iterable(_columns_of(name, runs) for name in _names(runs, floors)))
     repeats = [
         _values(found, [other])[0] - _values(found, [one])[0]
         for pair in pairs
@@ -176,6 +178,7 @@ def columns(pairs: Sequence[Pair], alone: Sequence[Run], decisive: Collection[st
         b=_values(found, [pair.b[0] for pair in pairs]),
         within=statistics.taken([[_within(each, run) for each in found] for run in runs]),
         size=statistics.taken([_size(each, runs) for each in found]),
+        floor=statistics.taken([floors.get(_TWINS.get(each.metric, ""), 0.0) for each in found]),
         repeats=statistics.taken(repeats) if repeats and found else None,
         alone=_values(found, more) if more and found else None,
         first={each.metric: min(min(run.series.get(each.metric, {0: 0.0})) for run in runs) for each in found},

@@ -15,6 +15,7 @@ from verl_verdict.decide.pairing import Pair
 from verl_verdict.decide.relative import Devices
 from verl_verdict.decide.resumed import Resumed, Resumption
 from verl_verdict.decide.rollout import Rollout, at_first_step
+from verl_verdict.decide.rules import Regime
 from verl_verdict.decide.speed import Speed
 from verl_verdict.decide.unrun import Unrun
 from verl_verdict.decide.verdicts import Verdict
@@ -83,7 +84,7 @@ def _with_what_else(facts: Case, verdict: Verdict) -> Verdict:
     if outliers and verdict.rule not in _OF_OUTLIERS:
         found.append(str(outliers[0]))
         verdict = dataclasses.replace(verdict, first=verdict.first or facts.at_outlier(outliers))
-    if facts.breaches and verdict.rule != "law-broken":
+    if facts.breaches and verdict.rule != "law-broken" and facts.regime is not Regime.EXACT:
         found.append(str(facts.breaches[0]))
     return dataclasses.replace(verdict, notes=(*found, *verdict.notes))
 

@@ -18,6 +18,12 @@ from verl_verdict.decide.pairing import Pair
 from verl_verdict.read import metrics
 from verl_verdict.read.records import Run
 
+_OF_CONFIG = "which the config decides"
+_OF_ALL = "on which all runs of A agree bit for bit"
+_OF_SEED = "on which A's runs with one seed agree bit for bit"
+_OF_PAIRS = "and so on the same side at every step of every pair"
+_FEWEST = 3  # runs of A, or pairs
+_FEWEST_STEPS = 20  # of all pairs together, that are on one side by accident in one of 500,000 sessions
 _ACCIDENT = 1e-6  # chance of equal values below which they are a law
 # What is logged as bfloat16 agrees bit for bit until noise reaches a unit in the last place, up to 0.008 of its size.
 _LEARNED = 0.01
@@ -35,59 +41,92 @@ class Breach:
     of: int
     is_constant: bool  # one value in A and another one in B, at all steps
     is_shifted: bool  # B has A's values one step earlier or later
-    of_seed: bool  # the law of the runs of a seed
+    law: str  # how it is known
 
     def __str__(self) -> str:
-        agree = "A's runs with one seed agree" if self.of_seed else "all runs of A agree"
         if self.is_constant:
             values = f"{self.metric} is {number(self.b)} in B at all steps, and {number(self.a)} in A"
         else:
             many = f" and at {self.steps - 1} more" if self.steps > 1 else ""
             values = f"{self.metric} is {number(self.b)} in B at step {self.step}{many}, and {number(self.a)} in A"
         moved = "; B has A's values one step apart, so perhaps only the log moved" if self.is_shifted else ""
-        return f"{values}, on which {agree} bit for bit{moved}"
+        return f"{values}, {self.law}{moved}"
 
 
-def breaches(runs_a: Sequence[Run], runs_b: Sequence[Run], pairs: Sequence[Pair]) -> list[Breach]:
+def breaches(
+    runs_a: Sequence[Run], runs_b: Sequence[Run], pairs: Sequence[Pair], *, is_replay: bool = False
+) -> list[Breach]:
     """The laws of A that B breaks, in causal order. One run that breaks what the config decides is enough; else most runs of B must.
 
-    Prompts of other seeds may be alike in all runs of A by accident, and not in one of B.
+    Prompts of other seeds may be alike in all runs of A by accident, and not in one of B. `is_replay`: all runs train on A's rollouts.
     """
-    every = (_breach_of(name, runs_a, runs_b, pairs) for name in _common([*runs_a, *runs_b]))
+    every = (_breach_of(name, runs_a, runs_b, pairs, is_replay) for name in _recorded([*runs_a, *runs_b]))
     return sorted((each for each in every if each), key=lambda each: metrics.causal_rank(each.metric))
 
 
-def _breach_of(name: str, runs_a: Sequence[Run], runs_b: Sequence[Run], pairs: Sequence[Pair]) -> Breach | None:
+def _breach_of(
+    name: str, runs_a: Sequence[Run], runs_b: Sequence[Run], pairs: Sequence[Pair], is_replay: bool
+) -> Breach | None:
     """The first breach of a law; None if it is no law, or if too few runs of B break it."""
-    if _is_law(name, [runs_a], len(runs_a)):
-        every = [_breach(name, runs_a[0], run, of_seed=False) for run in runs_b]
-    elif _is_law_of_seeds(name, pairs):
-        every = [_breach(name, pair.a[0], run, of_seed=True) for pair in pairs for run in pair.b]
-    else:
+    a, b = ([run for run in runs if name in run.series] for runs in (runs_a, runs_b))
+    if not (a and b) or (not metrics.is_of_config(name) and (len(a), len(b)) != (len(runs_a), len(runs_b))):
         return None
+    if _is_law(name, [a], len(a)):
+        every = [_breach(name, a[0], run, of=_OF_CONFIG if len(a) == 1 else _OF_ALL) for run in b]
+    elif _is_law_of_seeds(name, pairs, is_replay):
+        every = [_breach(name, pair.a[0], run, of=_OF_SEED) for pair in pairs for run in pair.b]
+    else:
+        return _breach_of_pairs(name, pairs)
     broken = [each for each in every if each]
     is_enough = metrics.is_of_config(name) or 2 * len(broken) > len(every)
     return min(broken, key=lambda each: each.step) if broken and is_enough else None
 
 
-def _common(runs: Sequence[Run]) -> set[str]:
-    names = set.intersection(*(set(run.series) for run in runs))
+def _recorded(runs: Sequence[Run]) -> set[str]:
+    names = {name for run in runs for name in run.series}
     is_mixed = len({metrics.is_v1(run.series) for run in runs}) > 1
     return {name for name in names if not metrics.is_time(name) and not (is_mixed and metrics.is_redefined_by_v1(name))}
 
 
 def _is_law(name: str, groups: Sequence[Sequence[Run]], runs: int) -> bool:
-    """Do the runs of each group agree, and is that no accident? The config alone needs no second run."""
+    """Do the runs of each group agree, and is that no accident? The config alone needs no second run.
+
+    Runs whose noise begins late agree until then, so what is sampled or trained needs three.
+    """
     if not all(_agree(name, group) for group in groups):
         return False
     if metrics.is_of_config(name) or (metrics.is_before_sampling(name) and runs > 1):
-        return True
-    return math.prod(_chance(name, group) for group in groups) < _ACCIDENT
+        mean = metrics.mean_of_family(name)
+        return all(_agree(mean, group) for group in groups if mean in group[0].series)
+    return runs >= _FEWEST and math.prod(_chance(name, group) for group in groups) < _ACCIDENT
 
 
-def _is_law_of_seeds(name: str, pairs: Sequence[Pair]) -> bool:
+def _is_law_of_seeds(name: str, pairs: Sequence[Pair], is_replay: bool) -> bool:
+    """The same for runs with one known seed. On A's rollouts two are enough for what is sampled, because that is equal."""
     repeated = [pair.a for pair in pairs if len(pair.a) > 1 and pair.a[0].seed is not None]
-    return bool(repeated) and _is_law(name, repeated, sum(map(len, repeated)))
+    if not repeated or any(name not in run.series for group in repeated for run in group):
+        return False
+    is_given = is_replay and metrics.is_of_sampling(name) and not metrics.is_of_mismatch(name)
+    runs = max(sum(map(len, repeated)), _FEWEST) if is_given else max(map(len, repeated))
+    return _is_law(name, repeated, runs)
+
+
+def _breach_of_pairs(name: str, pairs: Sequence[Pair]) -> Breach | None:
+    """Prompts that are longer in B, or shorter, at every step of every pair with a known seed: no accident, if these are many."""
+    known = [(pair.a[0], pair.b[0]) for pair in pairs if pair.a[0].seed is not None]
+    if not metrics.is_of_data(name) or metrics.is_of_config(name) or len(known) < _FEWEST:
+        return None
+    if any(name not in run.series for pair in known for run in pair):
+        return None
+    every = [_breach(name, a, b, of=_OF_PAIRS) for a, b in known]
+    found = [each for each in every if each and each.steps == each.of]
+    signs = {
+        b.series[name][step] > a.series[name][step]
+        for a, b in known
+        for step in a.series[name].keys() & b.series[name].keys()
+    }
+    is_many = sum(each.of for each in found) >= _FEWEST_STEPS
+    return found[0] if len(found) == len(known) and len(signs) == 1 and is_many else None
 
 
 def _agree(name: str, runs: Sequence[Run]) -> bool:
@@ -103,7 +142,7 @@ def _chance(name: str, runs: Sequence[Run]) -> float:
     return float(at_a_step ** len(values))
 
 
-def _breach(name: str, a: Run, b: Run, *, of_seed: bool) -> Breach | None:
+def _breach(name: str, a: Run, b: Run, *, of: str) -> Breach | None:
     mine, other = a.series[name], b.series[name]
     steps = sorted(mine.keys() & other.keys())
     least = (ROUNDING if metrics.is_before_sampling(name) else _LEARNED) * metrics.scale_of(name, a.series)
@@ -120,8 +159,8 @@ def _breach(name: str, a: Run, b: Run, *, of_seed: bool) -> Breach | None:
         steps=len(apart),
         of=len(steps),
         is_constant=is_constant,
-        is_shifted=not is_constant and any(_is_moved(mine, other, steps, by) for by in (-1, 1)),
-        of_seed=of_seed,
+        is_shifted=len({mine[step] for step in steps}) > 1 and any(_is_moved(mine, other, steps, by) for by in (-1, 1)),
+        law=of,
     )
 
 

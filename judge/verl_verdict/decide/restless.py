@@ -7,13 +7,15 @@ the rest is compared exactly. They are judged by A's own noise.
 import itertools
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from verl_verdict.decide import exact
 from verl_verdict.decide.diagnosis import a_and_b, listed
 from verl_verdict.decide.statistics import mean
 from verl_verdict.read import metrics
 from verl_verdict.read.records import Run
 
-_FACTOR = 3.0  # B may be that many times as far from A as A's values are apart
+_FACTOR = 3.0  # standard deviations of A's values that the mean of a run of B may be away
 
 
 def find(runs_a: Sequence[Run]) -> list[str]:
@@ -55,8 +57,11 @@ def _courses(name: str, runs: Sequence[Run]) -> list[list[float]]:
 
 def _apart(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], name: str) -> str | None:
     of_a = [value for values in a for value in values]
-    low, high, means = min(of_a), max(of_a), list(map(mean, b))
-    limit = _FACTOR * (high - low)
-    if means and (min(means) > high + limit or max(means) < low - limit):
-        return f"{name}: {a_and_b(mean(of_a), mean(means))}"
+    if not b:
+        return f"{name} is not in B"
+    middle, means = mean(of_a), list(map(mean, b))
+    with np.errstate(all="ignore"):
+        limit = _FACTOR * float(np.std(of_a))
+    if not all(abs(each - middle) <= limit for each in means) and (min(means) > middle or max(means) < middle):
+        return f"{name}: {a_and_b(middle, mean(means))}"
     return None

@@ -184,7 +184,7 @@ class Look:
     @property
     def differs(self) -> bool:
         """Does anything differ?"""
-        return bool(self.found(*DIFFERENT) or self.others.faults)
+        return bool(self.found(*DIFFERENT) or self.others.apart)
 
     @property
     def is_same(self) -> bool:
@@ -277,7 +277,8 @@ class Samples:
 
     @cached_property
     def _joint(self) -> joint.Columns:
-        return joint.columns(self.pairs, self.alone, {each.metric for each in self.summaries}, self.is_repeatable)
+        floors = {each.metric: min(each.decisive.floor, each.most) for each in self.summaries}
+        return joint.columns(self.pairs, self.alone, floors, self.is_repeatable)
 
     def _look(self, pairs: int) -> Look:
         a, b = self._table[0 : 2 * pairs : 2], self._table[1 : 2 * pairs : 2]
@@ -287,9 +288,7 @@ class Samples:
         is_drift = np.array([each.is_drift for each in found])
         look = statistics.look_at(a, b, floors, self._repeats, self._others, is_drift)
         every = [_row(each, a[:, at].mean(), b[:, at].mean(), look, at) for at, each in enumerate(found)]
-        varying = {
-            each.metric for at, each in enumerate(found) if np.ptp(a[:, at]) > 0 or each.decisive.may_be_constant
-        }
+        varying = {each.metric for each in found if each.decisive.may_be_constant or self._varies(each.metric)}
         lasting = [at for at, each in enumerate(found) if not each.is_drift]
         return Look(
             pairs=pairs,
@@ -301,9 +300,13 @@ class Samples:
                 for at in lasting
                 if every[at].margin > _WIDE * floors[at]
             ),
-            others=self._joint.look(pairs),
+            others=self._joint.look(pairs).without_what_follows(_rise(found, every)),
             needed=statistics.pairs_needed((b - a)[:, lasting], look.margin[lasting], len(self.pairs)),
         )
+
+    def _varies(self, metric: str) -> bool:
+        """Does it have more than one value in all runs of A together?"""
+        return len({value for pair in self.pairs for value in pair.a[0].series[metric].values()}) > 1
 
     def first(self, config: Sequence[comparable.Difference]) -> diagnosis.Diagnosis | None:
         """The first of what differs at the deciding look, and then in causal order. The values are means over the pairs."""
@@ -314,11 +317,22 @@ class Samples:
                 step, a, b = self._since(summary.metric, row) if summary.is_drift else at
                 beyond.append((step, metrics.causal_rank(summary.metric), a, b, summary.metric))
         if not beyond:
-            return None
+            return self._first_of_others(config)
         step, _, a, b, metric = min(beyond)
         return diagnosis.at(step, metric, a, b, config)
 
-    def _since(self, metric: str, row: Row) -> tuple[int, float, float]:
+    def _first_of_others(self, config: Sequence[comparable.Difference]) -> diagnosis.Diagnosis | None:
+        """Where the farthest of the metrics that do not decide leaves A; None if the runs do not have it at the same steps."""
+        if not self.look.others.apart:
+            return None
+        far, *others = self.look.others.apart
+        if len({frozenset(run.series.get(far.metric, {})) for run in self.runs}) > 1:
+            return None
+        step, a, b = self._since(far.metric, far)
+        names = dict.fromkeys(each.metric for each in others if each.metric != far.metric)
+        return diagnosis.at(step, far.metric, a, b, config, list(names))
+
+    def _since(self, metric: str, row: Row | joint.Apart) -> tuple[int, float, float]:
         """The first step at which B is half as far from A as at the worst step, and the means there: a drift begins in noise."""
         pairs = self.pairs[: self.look.pairs]
         a, b = (
@@ -332,6 +346,16 @@ class Samples:
         sign = 1 if row.b > row.a else -1
         apart = [sign * (other - mine) for _, mine, other in means]
         return next(each for each, far in zip(means, apart, strict=True) if 2 * far >= max(apart))
+
+
+def _rise(found: Sequence[Summary], rows: Sequence[Row]) -> float:
+    """By how much the score rises; 0 if it is not shown to."""
+    rises = [
+        row.b - row.a
+        for each, row in zip(found, rows, strict=True)
+        if each.metric == metrics.SCORE and row.finding is Finding.BETTER
+    ]
+    return max(rises, default=0.0)
 
 
 def _factor(row: Row) -> float:

@@ -32,6 +32,7 @@ HINT = 0.125  # p of a difference that may be real: the smallest one at 4 pairs,
 NOISE_FACTOR = 3.0  # the margin is this many standard deviations of A against A, and at least the metric's floor
 _UNLIKELY = 0.01  # with which A's noise is larger than its repeats leave possible: at most 80 times as large as one, 5 times as three
 _ENOUGH = 3  # repeats without any difference that show that there is none
+_EQUAL = 1e-3  # of a margin: a constant difference of so little is none
 _EPSILON = 1e-9  # of a statistic: flips that are equal but for rounding are ties
 
 
@@ -119,7 +120,7 @@ def sign_flip(difference: Array, scaled_by: Array, floor: Array) -> Array:
 
 
 def tost(difference: Array, margin: Array) -> Array:
-    """p of "the mean difference is beyond the margin". Differences without variance say nothing (1), unless all are 0 (0)."""
+    """p of "the mean difference is beyond the margin". Differences without variance say nothing (1), unless all are nearly 0 (0)."""
     pairs = difference.shape[-2]
     mean = difference.mean(axis=-2)
     error = difference.std(axis=-2, ddof=1) / np.sqrt(pairs)
@@ -127,7 +128,7 @@ def tost(difference: Array, margin: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         p = stdtr(pairs - 1, -distance / error)
     constant = error <= _EPSILON * np.abs(mean)
-    return np.where(constant, np.where((mean == 0) & (error == 0), 0.0, 1.0), p)
+    return np.where(constant, np.where((np.abs(mean) <= _EQUAL * margin) & (error <= _EQUAL * margin), 0.0, 1.0), p)
 
 
 def noise(a: Array, difference: Array, repeats: Array | None = None, others: Array | None = None) -> Array:
@@ -160,16 +161,14 @@ def pairs_needed(difference: Array, margin: Array, have: int) -> int | None:
     """Pairs to add to the `have` ones until a look that may decide; None if no look would.
 
     That is the first look at which the data, if they go on as they are, show sameness: every summary's test would pass with today's means and
-    spreads. Or the first that can show a difference: few pairs do not tell that it would not. Once there was such a look, only sameness and
-    a mean beyond its margin are worth more pairs.
+    spreads. Or the first that can show a difference: fewer pairs do not tell that it would not.
     """
     mean = np.abs(difference.mean(axis=-2))
     spread = difference.std(axis=-2, ddof=1)
     for look in (look for look in LOOKS if look > have):
         quantile = stdtrit(look - 1, 1 - SAMENESS_ALPHA[look])
         would_be_same = bool(np.all(mean + quantile * spread / np.sqrt(look) < margin))
-        may_differ = DIFFERENCE_ALPHA[look] > 0 and (have < FEWEST or bool(np.any(mean > margin)))
-        if would_be_same or may_differ:
+        if would_be_same or DIFFERENCE_ALPHA[look] > 0:
             return look - have
     return None
 

@@ -152,7 +152,7 @@ CASE: tuple[Rule[Case], ...] = (
         "others-apart",
         EVERY,
         Word.CHANGED,
-        "of {number} metrics that are not decisive some differ by more than A's own noise: {metrics} (p {p})",
+        "of all other metrics ({number}), which have one test together, these differ by more than A's own noise: {metrics} (p {p})",
         by_pairs.others_apart,
     ),
     Rule(

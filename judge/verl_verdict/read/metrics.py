@@ -124,6 +124,7 @@ class Decisive:
         return max(self.floor, self.relative_floor * abs(size))
 
 
+SCORE = "critic/score/mean"
 POLICY_LOSS_BAND = 0.01  # the policy loss is near 0, and changes its sign
 
 _RL = (
@@ -167,9 +168,14 @@ def is_of_config(name: str) -> bool:
     return bool(_OF_CONFIG.search(name))
 
 
+def is_of_data(name: str) -> bool:
+    """Does it show which prompts or rows were read?"""
+    return stage_of(name) is STAGES[0]
+
+
 def is_before_sampling(name: str) -> bool:
     """Is it known before a token is sampled: the config, a fixed coefficient, prompts, data and their counts?"""
-    return is_of_config(name) or bool(_KL_COEFFICIENT.search(name)) or stage_of(name) is STAGES[0]
+    return is_of_config(name) or bool(_KL_COEFFICIENT.search(name)) or is_of_data(name)
 
 
 def canonical(series: Mapping[str, dict[int, float]]) -> dict[str, dict[int, float]]:
@@ -253,6 +259,11 @@ def is_of_sampling(name: str) -> bool:
     return stage_of(name) in STAGES[1:4]
 
 
+def is_before_rewards(name: str) -> bool:
+    """Does it show before rewards can: prompts, lengths, mismatch, or the schedule and the entropy of the actor?"""
+    return is_before_sampling(name) or stage_of(name) in STAGES[:3] or name == "actor/entropy"
+
+
 def is_of_update(name: str) -> bool:
     """Does it show what an update did: losses and gradients?"""
     return stage_of(name) in STAGES[5:8]
@@ -266,6 +277,12 @@ def causal_rank(name: str) -> tuple[int, int, int, str]:
     ending = _PART.search(name)
     part = _PARTS.index(ending[1]) if ending else 0
     return STAGES.index(stage) if stage in STAGES else len(STAGES), position, part, name
+
+
+def mean_of_family(name: str) -> str:
+    """The mean beside a maximum, a minimum or a share of the same quantity; the metric itself if it is none of these."""
+    family = re.match(r"(.+)/(mean|max|min|clip_ratio)$", name)
+    return f"{family[1]}/mean" if family else name
 
 
 def scale_of(name: str, series: Series, *, is_sum: bool = False) -> float:
