@@ -34,8 +34,7 @@ _FEWEST_STEPS = 4  # of a run that has a drift
 
 _FOLLOWS = 3.0  # times the rise of the score, by which what follows it may rise
 _TWINS = {"critic/rewards/mean": "critic/score/mean"}  # they have the floor of the decisive metric
-# If the score rises, so do these.
-MORE_IS_BETTER = ("critic/score/", "critic/rewards/", "critic/returns/", "critic/values/", "val-core/", "val-aux/")
+FOLLOW_THE_SCORE = ("critic/score/", "critic/rewards/", "critic/returns/", "critic/values/")  # if it rises, so do these
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Apart:
 
     def follows(self, rise: float) -> bool:
         """Is it more of what rises with a score that rises by so much?"""
-        return self.metric.startswith(MORE_IS_BETTER[:4]) and 0 < self.b - self.a <= _FOLLOWS * rise
+        return self.metric.startswith(FOLLOW_THE_SCORE) and 0 < self.b - self.a <= _FOLLOWS * rise
 
     @property
     def factor(self) -> float:

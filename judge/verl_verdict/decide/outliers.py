@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from verl_verdict.decide import band
 from verl_verdict.decide.band import Band
-from verl_verdict.decide.joint import MORE_IS_BETTER
+from verl_verdict.decide.joint import FOLLOW_THE_SCORE
 from verl_verdict.decide.sampled import later
 from verl_verdict.decide.statistics import FEWEST, LOOKS, Array, taken
 from verl_verdict.read import metrics
@@ -24,6 +24,7 @@ from verl_verdict.read.records import Run
 
 _FAR = 10.0  # times the metric's size
 _LEAST_SIZE = 1e-6  # below it a value is what rounding leaves of 0
+_MORE_IS_BETTER = (*FOLLOW_THE_SCORE, "val-core/", "val-aux/")  # so it is no regression, though it does not decide
 _UNBOUNDED = "critic/vf_explained_var"  # its denominator is the variance of the returns, which may be near 0
 
 
@@ -94,7 +95,7 @@ def find(
             run for run in runs_b if name in run.series and not metrics.is_redefined(name, runs_a[0].series, run.series)
         ]
         if of_b:
-            other = Decisive(name, int(name.startswith(MORE_IS_BETTER)))
+            other = Decisive(name, int(name.startswith(_MORE_IS_BETTER)))
             outlier = _outlier(name, of_a, of_b, bands.get(name), about.get(name, other))
             found += [outlier] if outlier else []
     return sorted(
