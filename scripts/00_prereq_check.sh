@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 00_prereq_check: check the machine before anything changes. Changes nothing, and stops at the first failed check. What nodes can do
-# together is tried by 11_doctor.
+# 00_prereq_check: check the machine before anything changes. Changes nothing, tries every check also after one has failed, and counts
+# them. What nodes can do together is tried by 11_doctor.
 #
 #   TRANSPORT=container  engine, names that are ours, the dashboard's port, disk, memory, GPUs, shared root, Compose v2, node image
 #                        with HOSTS_FILE on every host: it answers, its engine, address, GPUs

@@ -11,9 +11,12 @@ nodes::debugger_host() { ! hosts::are_several || printf '127.0.0.1\n'; }
 
 # nodes::check: what must be true before anything is changed.
 nodes::check() {
-  local checks=(prereq::port prereq::disk prereq::memory prereq::gpus)
-  ! hosts::are_several || checks=(hosts::check prereq::disk)
-  prereq::run prereq::engine prereq::owner "${checks[@]}" prereq::shared_root prereq::compose prereq::node_image
+  if hosts::are_several; then
+    prereq::run prereq::engine prereq::owner hosts::check prereq::node_image -- prereq::disk prereq::shared_root prereq::compose
+  else
+    prereq::run prereq::engine prereq::owner prereq::port prereq::gpus prereq::node_image -- \
+      prereq::disk prereq::memory prereq::shared_root prereq::compose
+  fi
 }
 
 # nodes::need: what ensure_up requires.

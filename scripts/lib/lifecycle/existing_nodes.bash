@@ -128,14 +128,16 @@ nodes::_release() {
 
 # Only Ray's token auth protects the nodes from the network: CVE-2025-62593 is fixed in 2.52, CVE-2026-27482 in 2.54.
 nodes::_check_ray() {
-  local node version older answers
+  local node version older answers said old=()
   cli::temp_dir answers
   node::ask_all "$answers" nodes::_ask_ray
   for node in $(node::list); do
     read -r version older <"${answers}/${node}"
-    [[ -z $older ]] ||
-      cli::die 1 "${node} has Ray ${version}, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node."
+    [[ -z $older ]] || old+=("${node} has Ray ${version}")
   done
+  said=$(printf '%s, ' "${old[@]}")
+  ((${#old[@]} == 0)) ||
+    cli::die 1 "${said%, }, which CVE-2026-27482 leaves open to others (fixed in 2.54): install Ray 2.54 or later on every node."
   log::ok 'every node has Ray 2.54 or later'
 }
 
@@ -150,13 +152,18 @@ nodes::_check_addresses() {
   node::ask_all "$answers" node::address
   for node in $(node::list); do
     address=$(<"${answers}/${node}")
-    [[ $address != 127.* && $address != ::1 && -n $address ]] ||
-      cli::die 1 "${node} has the address '${address}' in its own view, which no other node can reach: $(nodes::_address_cure)."
-    [[ $seen != *" ${address} "* ]] ||
-      cli::die 1 "${node} has the same address as another node of $(nodes::_source), ${address}, but two nodes in one network namespace are not supported: remove one of them there."
+    prereq::try nodes::_check_address "$node" "$address" "$seen"
     seen+="${address} "
   done
-  log::ok "every node has an address of its own:${seen% }"
+  ((PREREQ_FAILED > 0)) || log::ok "every node has an address of its own:${seen% }"
+}
+
+# nodes::_check_address NODE ADDRESS SEEN: SEEN has those of the nodes before it.
+nodes::_check_address() {
+  [[ $2 != 127.* && $2 != ::1 && -n $2 ]] ||
+    cli::die 1 "$1 has the address '$2' in its own view, which no other node can reach: $(nodes::_address_cure)."
+  [[ $3 != *" $2 "* ]] ||
+    cli::die 1 "$1 has the same address as another node of $(nodes::_source), $2, but two nodes in one network namespace are not supported: remove one of them there."
 }
 
 nodes::_check_token_place() {

@@ -112,8 +112,8 @@ hosts::check() {
   hosts::need
   for node in $(node::list); do
     log::ok "$(hosts::describe "$node"): $(hosts::address "$node"), container engine ${_HOSTS_FACT["${node}:engine"]}"
-    hosts::_check_user "$node"
-    [[ $node == head ]] || hosts::_check_gpus "$node"
+    prereq::try hosts::_check_user "$node"
+    [[ $node == head ]] || prereq::try hosts::_check_gpus "$node"
   done
 }
 

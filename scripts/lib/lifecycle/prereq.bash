@@ -3,31 +3,74 @@
 
 readonly PREREQ_DRIVER=580 # the first of NVIDIA's drivers for CUDA 13
 
-PREREQ_WARNINGS=0
-PREREQ_ENGINE='' # name and version of the engine that prereq::engine saw
+# How many checks failed, and how many ended in a warning; the status of the first that failed. Set here, as LOG_CHANGES is.
+PREREQ_FAILED=0 PREREQ_WARNED=0 PREREQ_STATUS=0
+readonly PREREQ_WARNING=77 # the status of a check that ended in a warning
 
 # prereq::_warn SENTENCE: a problem for a later step, but not for this one.
 prereq::_warn() {
-  PREREQ_WARNINGS=$((PREREQ_WARNINGS + 1))
+  PREREQ_WARNED=$((PREREQ_WARNED + 1))
   log::warn "$@"
 }
 
-# prereq::run CHECK...: runs these functions, each of which ends the script if it fails; then says how many passed.
+# prereq::try CHECK...: runs one check, an argv, in a subshell, which is all that it ends if it fails: so every problem is reported at once.
+# A check may try others.
+# shellcheck disable=SC2030,SC2031  # the subshell counts its own, and its status tells us
+prereq::try() {
+  local status
+  set +e # within `||` or `if`, errexit would be off in the check, too
+  (
+    set -e
+    PREREQ_FAILED=0 PREREQ_WARNED=0
+    "$@"
+    ((PREREQ_FAILED == 0)) || exit "$PREREQ_STATUS"
+    ((PREREQ_WARNED == 0)) || exit "$PREREQ_WARNING"
+  )
+  status=$?
+  set -e
+  case $status in
+    0) ;;
+    "$PREREQ_WARNING") PREREQ_WARNED=$((PREREQ_WARNED + 1)) ;;
+    *)
+      ((PREREQ_FAILED > 0)) || PREREQ_STATUS=$status
+      PREREQ_FAILED=$((PREREQ_FAILED + 1))
+      ;;
+  esac
+}
+
+# prereq::run FIRST CHECK... [-- CHECK...]: tries them all, and says how many passed. Those before `--` ask what FIRST looks for, and are left
+# out if it fails. If any failed, the script ends with the status of the first that did.
 prereq::run() {
-  local check
-  for check; do "$check"; done
-  if ((PREREQ_WARNINGS == 0)); then
-    log::ok "$# of $# checks passed"
-  else
-    log::ok "$(($# - PREREQ_WARNINGS)) of $# checks passed, ${PREREQ_WARNINGS} ended in a warning"
+  local first=$1 check needing=() left_out=0 total
+  shift
+  while (($#)) && [[ $1 != -- ]]; do
+    needing+=("$1")
+    shift
+  done
+  (($# == 0)) || shift
+  total=$((1 + ${#needing[@]} + $#))
+  prereq::try "$first"
+  if ((PREREQ_FAILED > 0)); then
+    left_out=${#needing[@]}
+    needing=()
   fi
+  for check in "${needing[@]}" "$@"; do prereq::try "$check"; done
+  prereq::_sum_up "$total" "$left_out"
+}
+
+# prereq::_sum_up TOTAL LEFT_OUT
+prereq::_sum_up() {
+  local rest=''
+  ((PREREQ_WARNED == 0)) || rest+=", ${PREREQ_WARNED} ended in a warning"
+  (($2 == 0)) || rest+=", $2 could not be tried"
+  ((PREREQ_FAILED == 0)) || cli::die "$PREREQ_STATUS" "${PREREQ_FAILED} of $1 checks failed${rest}: each says above what to do."
+  log::ok "$(($1 - PREREQ_WARNED)) of $1 checks passed${rest}"
 }
 
 prereq::engine() {
   local said
   said=$(engine::version)
-  PREREQ_ENGINE=${said%%|*}
-  log::ok "container engine ${PREREQ_ENGINE}"
+  log::ok "container engine ${said%%|*}"
 }
 
 prereq::compose() {
@@ -101,20 +144,18 @@ prereq::memory() {
 prereq::gpus() {
   case $PROFILE in
     gpu)
-      prereq::_enough_gpus 'NVIDIA GPUs (nvidia-smi -L)' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)"
-      [[ $PREREQ_ENGINE != podman* ]] || # podman's issue 22645, open in 2026; with CDI device names it is issue 28436
-        cli::die 1 "${PREREQ_ENGINE} ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
-      prereq::_nvidia_runtime this ''
-      prereq::_nvidia_gpus
+      prereq::try prereq::_enough_gpus 'NVIDIA GPUs (nvidia-smi -L)' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)"
+      ((PREREQ_FAILED > 0)) || prereq::_nvidia_gpus
+      prereq::try prereq::_nvidia_engine
       ;;
     rocm)
-      prereq::_worker_devices
-      prereq::_enough_gpus 'GPUs (/dev/dri/renderD*)' "$(compgen -G "${DEVICE_ROOT:-/dev}/dri/renderD*" | wc -l)"
+      prereq::try prereq::_worker_devices
+      prereq::try prereq::_enough_gpus 'GPUs (/dev/dri/renderD*)' "$(compgen -G "${DEVICE_ROOT:-/dev}/dri/renderD*" | wc -l)"
       ;;
     npu)
-      prereq::_worker_devices
-      prereq::_driver
-      prereq::_enough_gpus 'NPUs (/dev/davinci<n>)' "$(compgen -G "${DEVICE_ROOT:-/dev}/davinci[0-9]*" | wc -l)"
+      prereq::try prereq::_worker_devices
+      prereq::try prereq::_driver
+      prereq::try prereq::_enough_gpus 'NPUs (/dev/davinci<n>)' "$(compgen -G "${DEVICE_ROOT:-/dev}/davinci[0-9]*" | wc -l)"
       ;;
     *) log::ok "no GPU is needed (profile ${PROFILE})" ;;
   esac
@@ -132,6 +173,15 @@ prereq::_enough_gpus() {
   log::ok "$2 $1 (wanted: $((WORKERS * GPUS_PER_WORKER)))"
 }
 
+# prereq::_nvidia_engine: this machine's engine can pass GPUs to containers.
+prereq::_nvidia_engine() {
+  local said
+  said=$(engine::version)
+  [[ $said != podman* ]] || # podman's issue 22645, open in 2026; with CDI device names it is issue 28436
+    cli::die 1 "${said%%|*} ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
+  prereq::_nvidia_runtime this ''
+}
+
 # prereq::_nvidia_runtime NODE OF_WHAT: OF_WHAT says whose engine it is, where they are several.
 prereq::_nvidia_runtime() {
   local runtimes
@@ -145,7 +195,7 @@ prereq::_nvidia_runtime() {
 # prereq::_nvidia_gpus: each GPU that a worker is to get is whole, has a driver for the CUDA of our image, and is used by no process, unless
 # our cluster has it, or FORCE=1; a warning if they are of several types, or if nvidia-smi does not answer for all.
 prereq::_nvidia_gpus() {
-  local gpus=() used=() free=() line index uuid driver mig name type='' of_pid wanted cure checked=0
+  local gpus=() used=() free=() line index driver name type='' wanted cure checked=0
   wanted=$(compose::all_gpus)
   output::read_lines gpus prereq::_nvidia --query-gpu=index,uuid,driver_version,mig.mode.current,name
   output::read_lines used prereq::_gpu_processes
@@ -154,26 +204,37 @@ prereq::_nvidia_gpus() {
   ((${#free[@]} == 0)) ||
     cure="end it, wait for it, share the GPU with FORCE=1, or set GPU_IDS=$(IFS=, && printf '%s' "${free[*]}") and a WORKERS times GPUS_PER_WORKER of at most ${#free[@]}"
   for line in "${gpus[@]}"; do
-    IFS=', ' read -r index uuid driver mig name <<<"$line"
+    IFS=', ' read -r index _ driver _ name <<<"$line"
     [[ $index =~ ^[0-9]+$ && ,${wanted}, == *",${index},"* ]] || continue
     checked=$((checked + 1))
-    [[ -n $NODE_IMAGE || ! $driver =~ ^([0-9]+)\. ]] || ((BASH_REMATCH[1] >= PREREQ_DRIVER)) ||
-      cli::die 1 "The NVIDIA driver ${driver} (nvidia-smi) is too old for the node image, whose torch is for CUDA 13: install ${PREREQ_DRIVER} or later, or name an image for its CUDA in NODE_IMAGE."
-    [[ $mig != Enabled ]] ||
-      cli::die 1 "GPU ${index} (${name}) is split with MIG (nvidia-smi), and a worker gets whole GPUs: run 'sudo nvidia-smi -i ${index} -mig 0'."
-    for of_pid in "${used[@]}"; do
-      [[ $FORCE == 1 || $of_pid != "${uuid}, "* || -n $(nodes::owners) ]] ||
-        cli::die 1 "GPU ${index} (${name}) is in use by the process ${of_pid#*, } (nvidia-smi), and a worker is to get it: ${cure}."
-    done
+    ((checked > 1)) || prereq::try prereq::_nvidia_driver "$driver" # a machine has one
+    prereq::try prereq::_nvidia_gpu "$line" "$cure" "${used[@]}"
     [[ -z $type || $name == "$type" ]] ||
       prereq::_warn "the workers' GPUs are of several types (${type}, ${name}): the slowest and smallest decides, and runs on them are not comparable with others."
     type=$name
   done
-  if ((checked == WORKERS * GPUS_PER_WORKER)); then
-    log::ok "${checked} GPUs checked: driver, MIG and processes (nvidia-smi)"
-  else
+  if ((checked < WORKERS * GPUS_PER_WORKER)); then
     prereq::_warn "nvidia-smi described ${checked} of the $((WORKERS * GPUS_PER_WORKER)) GPUs that the workers are to get, so driver, MIG and processes of the others are not checked: run 'nvidia-smi --query-gpu=index,uuid,driver_version,mig.mode.current,name --format=csv' to see why."
+  elif ((PREREQ_FAILED == 0)); then
+    log::ok "${checked} GPUs checked: driver, MIG and processes (nvidia-smi)"
   fi
+}
+
+prereq::_nvidia_driver() {
+  [[ -n $NODE_IMAGE || ! $1 =~ ^([0-9]+)\. ]] || ((BASH_REMATCH[1] >= PREREQ_DRIVER)) ||
+    cli::die 1 "The NVIDIA driver $1 (nvidia-smi) is too old for the node image, whose torch is for CUDA 13: install ${PREREQ_DRIVER} or later, or name an image for its CUDA in NODE_IMAGE."
+}
+
+# prereq::_nvidia_gpu GPU CURE PROCESS...: one of them, in nvidia-smi's words; CURE is for one that a process uses.
+prereq::_nvidia_gpu() {
+  local index uuid mig name of_pid
+  IFS=', ' read -r index uuid _ mig name <<<"$1"
+  [[ $mig != Enabled ]] ||
+    cli::die 1 "GPU ${index} (${name}) is split with MIG (nvidia-smi), and a worker gets whole GPUs: run 'sudo nvidia-smi -i ${index} -mig 0'."
+  for of_pid in "${@:3}"; do
+    [[ $FORCE == 1 || $of_pid != "${uuid}, "* || -n $(nodes::owners) ]] ||
+      cli::die 1 "GPU ${index} (${name}) is in use by the process ${of_pid#*, } (nvidia-smi), and a worker is to get it: $2."
+  done
 }
 
 # prereq::free_gpus: the ids of the GPUs that no process uses, and that MIG does not split; with FORCE=1 also those in use.
@@ -194,19 +255,17 @@ prereq::_nvidia() { nvidia-smi "$@" --format=csv,noheader 2>/dev/null || true; }
 
 # prereq::_driver: what the profile's compose file mounts of this machine's driver is here.
 prereq::_driver() {
-  local file files=()
+  local file files=() missing=()
   output::read_lines files compose::driver
-  for file in "${files[@]}"; do
-    [[ -e ${HOST_ROOT:-}${file} ]] ||
-      cli::die 1 "${file}, which the workers get (docker-compose.${PROFILE}.yaml), is not on this machine: install the driver in its default place."
-  done
+  for file in "${files[@]}"; do [[ -e ${HOST_ROOT:-}${file} ]] || missing+=("$file"); done
+  ((${#missing[@]} == 0)) ||
+    cli::die 1 "This machine lacks ${missing[*]}, which the workers get (docker-compose.${PROFILE}.yaml): install the driver in its default place."
 }
 
 prereq::_worker_devices() {
-  local device
-  for device in $WORKER_DEVICES; do
-    [[ -e ${DEVICE_ROOT:-/dev}${device#/dev} ]] ||
-      cli::die 1 "${device} (WORKER_DEVICES, from ${ENV_ORIGIN[WORKER_DEVICES]}) is not on this machine: load its driver, or leave it out of WORKER_DEVICES."
-  done
+  local device missing=()
+  for device in $WORKER_DEVICES; do [[ -e ${DEVICE_ROOT:-/dev}${device#/dev} ]] || missing+=("$device"); done
+  ((${#missing[@]} == 0)) ||
+    cli::die 1 "This machine lacks ${missing[*]} (WORKER_DEVICES, from ${ENV_ORIGIN[WORKER_DEVICES]}): load the driver, or leave it out of WORKER_DEVICES."
   log::ok "devices for the workers: ${WORKER_DEVICES}"
 }

@@ -131,6 +131,6 @@ brought_up_with() {
 @test "NVIDIA GPUs cannot be had through podman's socket" {
   answers podman
   stub nvidia-smi 'printf "GPU %d: NVIDIA H200\n" 0 1'
-  lib CONTAINER_ENGINE=podman PROFILE=gpu WORKERS=2 GPUS_PER_WORKER=1 'prereq::engine; prereq::gpus'
+  lib CONTAINER_ENGINE=podman PROFILE=gpu WORKERS=2 GPUS_PER_WORKER=1 'prereq::run prereq::engine prereq::gpus'
   assert_error 1 "podman 4.3.1 ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
 }

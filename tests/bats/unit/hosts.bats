@@ -172,13 +172,13 @@ STUB
 @test "GPUs and devices that a host lacks are named" {
   stub nvidia-smi 'for i in 0 1 2 3; do echo "GPU $i: NVIDIA"; done'
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2 gpus=4,5,6,7'
-  on_hosts PROFILE=gpu hosts::check
+  on_hosts PROFILE=gpu prereq::run hosts::check
   assert_error 1 'worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has 4 NVIDIA GPUs (nvidia-smi -L), but worker-0 is to get those with the ids 4,5,6,7 (profile gpu): lower GPUS_PER_WORKER, or name others with gpus= in its line.'
   hosts 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2'
-  on_hosts PROFILE=gpu hosts::check
+  on_hosts PROFILE=gpu prereq::run hosts::check
   assert_status 0
   assert_line 'ok      the container engine of worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) can hand out NVIDIA GPUs'
-  on_hosts WORKER_DEVICES=/dev/no-such-device hosts::check
+  on_hosts WORKER_DEVICES=/dev/no-such-device prereq::run hosts::check
   assert_error 1 'worker-0 (ssh://me@10.0.0.2, line 2 of env/hosts) has no /dev/no-such-device (from WORKER_DEVICES or the driver): load its driver, or leave it out.'
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# 00_prereq_check, the check of GPUs: what the profile needs, and every message that it can end with.
+# 00_prereq_check: what it says where several checks fail; the check of GPUs: what the profile needs, and its messages.
 
 setup() {
   load ../test_helper
@@ -7,6 +7,36 @@ setup() {
   mkdir -p "${BOX}/dev/dri"
   nvidia_gpus 8
   runtimes 'io.containerd.runc.v2 nvidia runc '
+}
+
+@test "make check names all that fails, and its status is that of the first" {
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub docker 'case "$1 $2" in "version "*) echo "24.0.7|" ;; image*) exit 1 ;; *) exit 1 ;; esac'
+  stub timeout # the port is taken
+  stub df 'echo Avail; echo 20G'
+  sandbox::run MIN_DISK_GIB=999999 MIN_MEMORY_GIB=999999 scripts/00_prereq_check.sh
+  assert_status 1
+  [[ $(grep -c '^error   ' <<<"$output") == 6 ]] || fail 'not the four problems, their number and the status'
+  assert_line "error   Port 127.0.0.1:8265 (DASHBOARD_PORT, from env/defaults.env) is taken by another process ('ss -ltnp' shows which): set DASHBOARD_PORT to a free port, or end that process."
+  [[ $output == *'MIN_DISK_GIB=999999 are required'*'MIN_MEMORY_GIB=999999 are required'*'Compose v2 is missing'* ]] || fail 'a problem is missing'
+  assert_line 'error   4 of 9 checks failed, 1 ended in a warning: each says above what to do.'
+}
+
+@test "make check without an engine leaves out what only the engine can answer" {
+  stub docker 'exit 1'
+  stub df 'echo Avail; echo 20G'
+  sandbox::run MIN_DISK_GIB=999999 scripts/00_prereq_check.sh
+  assert_status 1
+  refute_text 'is ours, or not there yet'
+  assert_line "error   No container engine answers ('docker version' fails): start it, or run 'scripts/dev/bootstrap_host.sh --engine'."
+  assert_line 'error   3 of 9 checks failed, 4 could not be tried: each says above what to do.'
+}
+
+@test "NVIDIA: every GPU that cannot be used is named" {
+  nvidia 8 $'GPU-2, 4242, python3\n' '8s/Disabled/Enabled/'
+  gpus PROFILE=gpu
+  assert_status 1
+  [[ $output == *'GPU 2 (NVIDIA H200) is in use by the process 4242 '*'GPU 7 (NVIDIA H200) is split with MIG'* ]] || fail 'not both'
 }
 
 # As many GPUs as nvidia-smi lists; MIG slices are listed below theirs, indented.
@@ -19,14 +49,14 @@ nvidia() {
     *) for ((i = 0; i < $1; i++)); do echo \"GPU \$i: NVIDIA H200 (UUID: GPU-\$i)\"; done ;;
   esac"
 }
-runtimes() { stub docker "[[ \$1 == info ]] && printf '%s\n' '$1'"; }
+runtimes() { stub docker "case \$1 in info) printf '%s\n' '$1' ;; version) ;; *) exit 1 ;; esac"; }
 amd_devices() {
   local i
   touch "${BOX}/dev/kfd"
   mkdir "${BOX}/dev/infiniband"
   for ((i = 0; i < $1; i++)); do touch "${BOX}/dev/dri/renderD$((128 + i))"; done
 }
-gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::gpus; }
+gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::run prereq::gpus; }
 
 @test "a rehearsal needs no GPUs" {
   gpus
@@ -129,7 +159,7 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::gpus; }
   amd_devices 8
   rmdir "${BOX}/dev/infiniband"
   gpus PROFILE=rocm
-  assert_error 1 "/dev/infiniband (WORKER_DEVICES, from env/rocm.env) is not on this machine: load its driver, or leave it out of WORKER_DEVICES."
+  assert_error 1 "This machine lacks /dev/infiniband (WORKER_DEVICES, from env/rocm.env): load the driver, or leave it out of WORKER_DEVICES."
   gpus PROFILE=rocm WORKER_DEVICES='/dev/kfd /dev/dri'
   assert_status 0
 }
@@ -156,7 +186,7 @@ npus() { gpus PROFILE=npu HOST_ROOT="${BOX}/host"; }
   ascend 8
   rm -r "${BOX}/host/usr/local/Ascend"
   npus
-  assert_error 1 '/usr/local/Ascend/driver, which the workers get (docker-compose.npu.yaml), is not on this machine: install the driver in its default place.'
+  assert_error 1 'This machine lacks /usr/local/Ascend/driver, which the workers get (docker-compose.npu.yaml): install the driver in its default place.'
 }
 
 # memory KIB [KNOB=VALUE...]: the check of memory on a machine with so much available.
