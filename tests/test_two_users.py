@@ -288,7 +288,7 @@ def test_gc_of_one_user_leaves_what_the_other_has(damaged):
 def test_gc_keeps_the_snapshots_that_a_closed_job_may_use(both):
     code = both.root.snapshots / "codeB"
     files = {"verl/__init__.py": b""}
-    made = both.calls(BOB, lambda: snapshot.create(both.root, "codeB", "pypi:1", "1", tar(files), dirty=False) and 0)
+    made = both.calls(BOB, lambda: snapshot.create(both.root, "codeB", "pypi:1", "1", tar(files)) and 0)
     assert made[0] == 0, made
     for path in (code, *code.rglob("*")):
         os.utime(path, (1e9, 1e9))

@@ -42,7 +42,7 @@ bisect::open() {
 }
 
 # bisect::_clone REPO GOOD BAD: a clone without files that shares the objects of REPO, which is not changed. Sets BISECT_REPO, BISECT_GOOD
-# and BISECT_BAD, both commits, BISECT_CLONE, and BISECT_TEMP.
+# and BISECT_BAD, both commits, BISECT_CLONE, BISECT_ORIGIN (the URL to which those of submodules are relative), and BISECT_TEMP.
 bisect::_clone() {
   local source=${WORKDIR}/verl
   # shellcheck disable=SC2034  # snapshot's messages
@@ -52,8 +52,10 @@ bisect::_clone() {
   if [[ $1 == path:* ]]; then
     source=${1#path:}
     git -C "$source" rev-parse --git-dir >/dev/null || cli::die 2 "${source} (from VERL_REPO=$1) is not a git repository that git can read (the reason is above): name one."
+    BISECT_ORIGIN=$(git -C "$source" config --get remote.origin.url) || BISECT_ORIGIN=$(realpath -- "$source") # as git-submodule(1) does
   else
     snapshot::ensure_clone "$source" "${1#git:}" "$1"
+    BISECT_ORIGIN=${1#git:}
   fi
   BISECT_GOOD=$(bisect::_commit "$source" GOOD "$2")
   BISECT_BAD=$(bisect::_commit "$source" BAD "$3")
@@ -137,7 +139,7 @@ bisect::_script() {
   env "${forget[@]}" "${@:2}" "${REPO_DIR}/scripts/$1"
 }
 
-bisect::_snapshot() { snapshot::of_commit 'verl-{tree}' "git:${BISECT_REPO#*:}@$1" "$BISECT_CLONE" "$1"; }
+bisect::_snapshot() { snapshot::of_commit 'verl-{tree}' "git:${BISECT_REPO#*:}@$1" "$BISECT_CLONE" "$1" "$BISECT_ORIGIN"; }
 
 # bisect::_finish COMMIT...: trains the commit and its parent again, and writes the report; its exit status is ours. Of several it is one.
 bisect::_finish() {

@@ -1,8 +1,11 @@
 # snapshot: verl's source as an immutable tree on the shared root. Downloaded on this host, streamed to the head.
 # shellcheck shell=bash
 
-# The file in a release's stream that lists its requirements; the same name as in py/verl_regress/store/snapshot.py.
-readonly SNAPSHOT_METADATA=.verl-regress.metadata
+# Files in the stream that describe it: the requirements of a release, and the files of a commit as git lists them. The names are the same
+# in py/verl_regress/store/snapshot.py.
+readonly SNAPSHOT_METADATA=.verl-regress.metadata SNAPSHOT_COMMIT=.verl-regress.commit
+
+export GIT_NO_REPLACE_OBJECTS=1 # a commit is what its id says, whatever `git replace` shows in its place
 
 SNAPSHOT_KNOB=VERL_SOURCE # the knob that has the source, for messages
 
@@ -58,9 +61,9 @@ snapshot::is_same() {
   [[ -n $code_id ]] && printf '%s\n' "$code_id"
 }
 
-# snapshot::_create CODE_ID SOURCE REVISION [--dirty]: from the tar on stdin.
+# snapshot::_create CODE_ID SOURCE REVISION: from the tar on stdin.
 snapshot::_create() {
-  log::while 'storing the snapshot' -- helper::run_in head snapshot create --code-id "$1" --source "$2" --revision "$3" "${@:4}"
+  log::while 'storing the snapshot' -- helper::run_in head snapshot create --code-id "$1" --source "$2" --revision "$3"
 }
 
 # snapshot::pypi_cache VERSION: where pip's download is kept.
@@ -111,13 +114,83 @@ snapshot::_from_git() {
   snapshot::ensure_clone "$clone" "$url" "$source"
   commit=$(snapshot::commit "$clone" "$url" "$ref")
   [[ -n $commit ]] || cli::die 2 "'${ref}' (from ${SNAPSHOT_KNOB}=${source}) is not a branch, tag or commit that ${url} gives, as git says above: check the name, and give a commit in full."
-  snapshot::of_commit "$code_id" "$source" "$clone" "$commit"
+  snapshot::of_commit "$code_id" "$source" "$clone" "$commit" "$url"
 }
 
-# snapshot::of_commit CODE_ID SOURCE CLONE COMMIT: the files of a commit that the clone has. Prints the code id on stdout.
+# snapshot::of_commit CODE_ID SOURCE CLONE COMMIT URL: the files of a commit that the clone has, and those of its submodules; relative URLs
+# of submodules begin at URL. Prints the code id on stdout.
 snapshot::of_commit() {
+  local files tree blob
   if snapshot::is_same "$1" "$2" "$4"; then return; fi
-  git -C "$3" archive --format=tar "$4" | snapshot::_create "$1" "$2" "$4"
+  cli::temp_dir files
+  snapshot::_borrow "$files" "$3" "$4"
+  git -C "$files" read-tree "$4"
+  snapshot::_add_submodules "$files" "$3" "$5" "$4" ''
+  tree=$(git -C "$files" write-tree)
+  blob=$(git -C "$files" ls-tree -r -z "$tree" | git -C "$files" hash-object -w --stdin)
+  git -C "$files" update-index --add --cacheinfo "100644,${blob},${SNAPSHOT_COMMIT}"
+  tree=$(git -C "$files" write-tree)
+  git -C "$files" archive --format=tar "$tree" | snapshot::_create "$1" "$2" "$4"
+}
+
+# snapshot::_borrow REPOSITORY CLONE COMMIT: a repository of our own that reads the clone's objects. Its attributes come before those of the
+# tree: `git archive` then leaves no file out (export-ignore) and changes none (export-subst, line ends, filters).
+snapshot::_borrow() {
+  local objects format=()
+  ((${#3} == 40)) || format=(--object-format=sha256)
+  git init --quiet --bare --template= "${format[@]}" "$1"
+  objects=$(git -C "$2" rev-parse --git-path objects)
+  [[ $objects == /* ]] || objects=$2/$objects
+  mkdir -p "$1/info"
+  realpath -- "$objects" >"$1/objects/info/alternates"
+  printf '* -export-ignore -export-subst -text -ident -filter !working-tree-encoding\n' >"$1/info/attributes"
+}
+
+# snapshot::_add_submodules REPOSITORY CLONE URL COMMIT PREFIX: replaces the commit's submodules in the index by their files, as a checkout
+# with --recurse-submodules does. PREFIX is where the commit itself is in the index.
+snapshot::_add_submodules() {
+  local entry links=() path hash url
+  output::read_words links git -C "$2" ls-tree -r -z "$4"
+  for entry in "${links[@]}"; do
+    [[ $entry == 160000\ * ]] || continue
+    path=${entry#*$'\t'} hash=${entry%%$'\t'*}
+    hash=${hash##* }
+    url=$(snapshot::_submodule_url "$2" "$3" "$4" "$path")
+    [[ -n $url ]] || cli::die 2 "The submodule $5${path} of the commit ${4::12} (from ${SNAPSHOT_KNOB}) has no URL in .gitmodules, so its files are not known: remove it from the repository, or name a checkout as path:DIR."
+    [[ -n $(snapshot::_submodule_commit "$2" "$3" "$url" "$hash") ]] ||
+      cli::die 2 "The submodule $5${path} of the commit ${4::12} (from ${SNAPSHOT_KNOB}) needs the commit ${hash::12} of ${url}, which could not be fetched, as git says above: check that this host can read ${url}, or name a checkout as path:DIR."
+    printf '0 %s\t%s\0' "$hash" "$5${path}" | git -C "$1" update-index -z --index-info # removes it
+    git -C "$1" read-tree -i --prefix="$5${path}/" "$hash"
+    snapshot::_add_submodules "$1" "$2" "$url" "$hash" "$5${path}/"
+  done
+}
+
+# snapshot::_submodule_commit CLONE PARENT_URL URL COMMIT: fetches it into the clone; prints it, or nothing. As git does by default, a
+# repository from elsewhere may not name one on this machine.
+snapshot::_submodule_commit() {
+  local is_users=0
+  [[ ! $2 =~ ^(/|file://) ]] || is_users=1
+  GIT_PROTOCOL_FROM_USER=$is_users snapshot::commit "$1" "$3" "$4"
+}
+
+# snapshot::_submodule_url CLONE PARENT_URL COMMIT PATH: prints the URL that .gitmodules has for it, or nothing. One that begins with ./ or
+# ../ is relative to the URL of the repository, as in git-submodule(1).
+snapshot::_submodule_url() {
+  local base=${2%/} separator=/ name='' url lines=() line
+  output::read_words lines git -C "$1" config --blob "$3:.gitmodules" -z --get-regexp '^submodule\..*\.path$' 2>/dev/null || true
+  for line in "${lines[@]}"; do
+    [[ ${line#*$'\n'} != "$4" ]] || name=${line%%.path$'\n'*}
+  done
+  url=$(git -C "$1" config --blob "$3:.gitmodules" --get "${name}.url" 2>/dev/null) || return 0
+  [[ $url == ./* || $url == ../* ]] || { printf '%s\n' "$url" && return; }
+  while [[ $url == ./* || $url == ../* ]]; do
+    case $url in
+      ./*) ;;
+      *) if [[ $base == */* ]]; then base=${base%/*}; else base=${base%:*} separator=:; fi ;;
+    esac
+    url=${url#*/}
+  done
+  printf '%s\n' "${base}${separator}${url}"
 }
 
 # snapshot::refuse_password URL: it is recorded, and shown.
@@ -149,37 +222,82 @@ snapshot::commit() {
 
 # From a git checkout we take what git would: everything except ignored files (environments, outputs, earlier checkpoints).
 snapshot::_from_path() {
-  local code_id=$1 dir git safe='' commit='' argv=() list=(printf '.\0')
+  local code_id=$1 dir commit='' lists also=(--exclude='*.pyc')
   dir=$(snapshot::_need_tree "$2")
-  [[ ! -e ${dir}/.git ]] || snapshot::need_git "${dir} (from ${SNAPSHOT_KNOB}=$2) is a git checkout"
-  # Git runs what a checkout's configuration says (core.fsmonitor, filters, hooks), so it reads only our own and root's, whatever
-  # safe.directory the user has set for other purposes.
-  [[ ! -d ${dir}/.git || $(stat -c '%u' -- "$dir" "${dir}/.git" | sort -u) != 0 ]] || safe=$dir
-  git=(git -c "safe.directory=${safe}" -c core.fsmonitor=false -c core.hooksPath=/dev/null -C "$dir")
-  [[ ! -e ${dir}/.git ]] || snapshot::_need_own "$dir" "$2" "${git[@]}"
-  if [[ $("${git[@]}" rev-parse --show-toplevel 2>/dev/null) == "$dir" ]]; then
-    commit=$("${git[@]}" rev-parse --quiet --verify HEAD) || commit=''
-    [[ -z $("${git[@]}" status --porcelain) ]] || argv=(--dirty)
-    list=(snapshot::_list_checkout "$dir" "${git[@]}")
+  cli::temp_dir lists
+  printf '.\0' >"${lists}/files"
+  if snapshot::_is_checkout "$dir" "$2"; then
+    snapshot::_list_checkout "$dir" "$2" '' >"${lists}/files"
+    commit=$(snapshot::_git "$dir" rev-parse --quiet --verify HEAD) || commit=''
+    snapshot::_list_commit "$dir" "$commit" '' >"${lists}/${SNAPSHOT_COMMIT}"
+    also=(-C "$lists" "$SNAPSHOT_COMMIT")
   fi
-  "${list[@]}" | tar -C "$dir" --hard-dereference --exclude=.git --exclude=__pycache__ --exclude='*.pyc' --null --files-from=- -c |
-    snapshot::_create "$code_id" "path:${dir}" "$commit" "${argv[@]}"
+  tar --hard-dereference --exclude=.git --exclude=__pycache__ -c "${also[@]}" -C "$dir" --null --files-from="${lists}/files" |
+    snapshot::_create "$code_id" "path:${dir}" "$commit"
 }
 
-# snapshot::_need_own DIR SOURCE GIT...: git itself says whether a checkout belongs to another user (2.35.2 and later).
+# snapshot::_is_checkout DIR SOURCE: it is the top of a git checkout, whose configuration may be run.
+snapshot::_is_checkout() {
+  [[ -e $1/.git ]] || return
+  snapshot::need_git "$1 (from ${SNAPSHOT_KNOB}=$2) is a git checkout"
+  snapshot::_need_own "$1" "$2"
+  [[ $(snapshot::_git "$1" rev-parse --show-toplevel 2>/dev/null) == "$(realpath -- "$1")" ]]
+}
+
+# snapshot::_git CHECKOUT ARGUMENT...: git runs what a checkout's configuration says (core.fsmonitor, filters, hooks), so it reads only our
+# own and root's, whatever safe.directory the user has set for other purposes.
+snapshot::_git() {
+  local safe='' link places=("$1" "$1/.git")
+  if [[ -f $1/.git ]]; then # of a submodule, or of a worktree
+    link=$(sed -n 's/^gitdir: //p' "$1/.git")
+    [[ $link == /* ]] || link=$1/${link}
+    places+=("$link")
+  fi
+  [[ $(stat -c '%u' -- "${places[@]}" 2>&1 | sort -u) != 0 ]] || safe=$1
+  git -c "safe.directory=${safe}" -c core.fsmonitor=false -c core.hooksPath=/dev/null -C "$1" "${@:2}"
+}
+
+# snapshot::_need_own DIR SOURCE: git itself says whether a checkout belongs to another user (2.35.2 and later).
 snapshot::_need_own() {
   local said
-  said=$(LC_ALL=C "${@:3}" rev-parse --git-dir 2>&1) || true
+  said=$(LC_ALL=C snapshot::_git "$1" rev-parse --git-dir 2>&1) || true
   [[ $said != *'dubious ownership'* && $said != *'unsafe repository'* ]] ||
     cli::die 2 "$1 (from ${SNAPSHOT_KNOB}=$2) is another user's git checkout, whose configuration git would run as you: copy it without its .git, or name the repository that it comes from as git:URL@REF."
 }
 
-# The files of the working tree, each ended by a NUL; git still lists deleted files.
+# snapshot::_list_checkout DIR SOURCE PREFIX: the files of the working tree, each ended by a NUL, and those of its submodules and of other
+# repositories in it. Git still lists deleted files.
 snapshot::_list_checkout() {
-  local dir=$1 file
-  shift
-  "$@" ls-files -z --cached --others --exclude-standard |
+  local dir=$1 source=$2 prefix=$3 file
+  snapshot::_git "$dir" ls-files -z --cached --others --exclude-standard | LC_ALL=C sort -zu |
     while IFS= read -r -d '' file; do
-      if [[ -e $dir/$file || -L $dir/$file ]]; then printf './%s\0' "$file"; fi
+      file=${file%/}
+      if snapshot::_is_repository "${dir}/${file}"; then
+        snapshot::_need_own "${dir}/${file}" "$source"
+        snapshot::_list_checkout "${dir}/${file}" "$source" "${prefix}${file}/"
+      elif [[ -e $dir/$file || -L $dir/$file ]]; then
+        printf './%s\0' "${prefix}${file}"
+      fi
     done
 }
+
+# snapshot::_list_commit DIR COMMIT PREFIX: its files and those of its submodules, as `git ls-tree -r -z` lists them. A submodule that is not
+# checked out here stays one entry, which equals no file; so do those that lack the commit.
+snapshot::_list_commit() {
+  local dir=$1 prefix=$3 entry name hash
+  [[ -n $2 ]] || return 0
+  snapshot::_git "$dir" ls-tree -r -z "$2" |
+    while IFS= read -r -d '' entry; do
+      name=${entry#*$'\t'} hash=${entry%%$'\t'*}
+      hash=${hash##* }
+      if [[ $entry == 160000\ * ]] && snapshot::_has_commit "${dir}/${name}" "$hash"; then
+        snapshot::_list_commit "${dir}/${name}" "$hash" "${prefix}${name}/"
+      else
+        printf '%s\t%s\0' "${entry%%$'\t'*}" "${prefix}${name}"
+      fi
+    done
+}
+
+snapshot::_is_repository() { [[ -e $1/.git && ! -L $1 ]]; }
+
+snapshot::_has_commit() { snapshot::_is_repository "$1" && snapshot::_git "$1" cat-file -e "$2^{commit}" 2>/dev/null; }

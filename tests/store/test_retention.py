@@ -70,7 +70,7 @@ def snapshots(shared):
         if (shared.snapshots / code_id).exists():
             shutil.rmtree(shared.snapshots / code_id)
         files = {"verl/__init__.py": b"", "verl/own/a.py": b"y = '%s'\n" % (b"%d" % number * 18_000)}
-        snapshot.create(shared, code_id, f"pypi:{number}", str(number), tar(files), dirty=False)
+        snapshot.create(shared, code_id, f"pypi:{number}", str(number), tar(files))
         age(shared.snapshots / code_id, 48)
     yield shared
     for folder, _, _ in os.walk(shared.path):

@@ -1,3 +1,4 @@
+import hashlib
 import io
 import json
 import os
@@ -20,6 +21,8 @@ from verl_regress.store import snapshot
 
 TREE = {"verl/__init__.py": b"", "verl/version/version": b"0.7.1\n", "verl/trainer/main_ppo.py": b"print()\n"}
 
+UNBORN = {snapshot.COMMIT_MEMBER: b""}  # a commit without a file
+
 
 @pytest.fixture
 def root(tmp_path):
@@ -34,8 +37,8 @@ def removable(tmp_path):
         os.chmod(folder, 0o755)  # noqa: PTH101
 
 
-def make(root, code_id="codeA", tree=TREE, source="pypi:0.7.1", revision="0.7.1", dirty=False, members=()):
-    return snapshot.create(root, code_id, source, revision, tar(tree, members=members), dirty=dirty)
+def make(root, code_id="codeA", tree=TREE, source="pypi:0.7.1", revision="0.7.1", members=()):
+    return snapshot.create(root, code_id, source, revision, tar(tree, members=members))
 
 
 def refusal(root, code_id="codeA", *args, **kwargs):
@@ -164,7 +167,7 @@ def test_a_second_run_changes_no_byte_and_no_time(root, capsys):
 def test_the_same_tree_from_elsewhere_is_skipped_too(root, capsys):
     make(root)
     capsys.readouterr()
-    assert make(root, source="path:/home/me/verl", revision="", dirty=True)["source"] == "pypi:0.7.1"
+    assert make(root, source="path:/home/me/verl", revision="")["source"] == "pypi:0.7.1"
     assert capsys.readouterr().err == (
         f"skip    snapshot codeA at {root.snapshots}/codeA (exists, same tree from pypi:0.7.1 at 0.7.1 (verl 0.7.1))\n"
     )
@@ -172,13 +175,54 @@ def test_the_same_tree_from_elsewhere_is_skipped_too(root, capsys):
 
 def test_another_tree_is_an_error_that_names_both(root):
     old = make(root)["tree_sha256"][:12]
-    tree = {**TREE, "verl/trainer/main_ppo.py": b"print(1)\n", "verl/new.py": b""}
+    tree = {**TREE, "verl/trainer/main_ppo.py": b"print(1)\n", "verl/new.py": b"", **UNBORN}
     new = make(root, "codeB", tree)["tree_sha256"][:12]
     target = root.snapshots / "codeA"
-    assert refusal(root, "codeA", tree, "path:/home/me/verl", "abcdef0123456789", dirty=True) == (
+    assert refusal(root, "codeA", tree, "path:/home/me/verl", "abcdef0123456789") == (
         f"CODE_ID=codeA is a snapshot of pypi:0.7.1 at 0.7.1 (verl 0.7.1), tree {old}, and VERL_SOURCE now gives "
-        f"path:/home/me/verl at abcdef012345 with uncommitted changes (verl 0.7.1), tree {new}; a snapshot is never "
+        f"path:/home/me/verl at abcdef012345 with changes (verl 0.7.1), tree {new}; a snapshot is never "
         f"changed: choose another CODE_ID, or remove it (chmod -R u+w {target} && rm -rf {target})."
+    )
+
+
+def commit_of(files, mode="100644", algorithm="sha1"):
+    """The member of the stream that says what a commit has, as git lists it."""
+    rows = (
+        f"{mode} blob {hashlib.new(algorithm, b'blob %d' % len(content) + bytes(1) + content).hexdigest()}\t{name}\0"
+        for name, content in files.items()
+    )
+    return {snapshot.COMMIT_MEMBER: "".join(rows).encode()}
+
+
+def lfs_pointer(content):
+    return f"version https://git-lfs.github.com/spec/v1\noid sha256:{hashlib.sha256(content).hexdigest()}\nsize {len(content)}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("commit", "changes"),
+    [
+        (commit_of(TREE), ""),
+        (commit_of(TREE, algorithm="sha256"), ""),
+        (commit_of({**TREE, "mvp_marker.py": b"", "verl/__pycache__/a.pyc": b""}), ""),
+        (commit_of({**TREE, "verl/version/version": lfs_pointer(b"0.7.1\n")}), ""),
+        (commit_of({**TREE, "verl/__init__.py": b"\r\n"}), "verl/__init__.py (1 in all)"),
+        (commit_of(TREE, mode="100755"), "verl/__init__.py, verl/trainer/main_ppo.py, verl/version/version (3 in all)"),
+        (commit_of({"verl/__init__.py": b"", "a": b"", "recipe": b""}), "a, recipe, verl/trainer/main_ppo.py, … (4 in all)"),
+    ],
+)  # fmt: skip
+def test_a_tree_is_that_of_its_commit_if_git_has_the_same_hashes(root, capsys, commit, changes):
+    assert make(root, tree={**TREE, **commit})["dirty"] == bool(changes)
+    made, *more = capsys.readouterr().err.splitlines()
+    assert (" with changes " in made) == bool(changes)
+    assert more == ([f"        not as in the commit: {changes}"] if changes else [])
+    assert not (root.snapshots / "codeA" / snapshot.COMMIT_MEMBER).exists()
+
+
+def test_files_that_git_lfs_did_not_fetch_are_refused(root):
+    tree = {**TREE, "verl/weights.bin": lfs_pointer(b"12")}
+    assert refusal(root, "codeA", {**tree, **commit_of(tree)}, "git:https://example.org/verl@main") == (
+        "git:https://example.org/verl@main (from VERL_SOURCE) has only the Git LFS pointers of verl/weights.bin: run 'git lfs pull' in a "
+        "checkout, and name that as path:DIR."
     )
 
 
@@ -228,7 +272,7 @@ def test_a_hostile_or_broken_stream_leaves_nothing(root):
     refusal(root, members=[special("verl/up", tarfile.SYMTYPE, "../../..")])
     refusal(root, tree={**TREE, "../evil": b""})
     with pytest.raises(BadInput):
-        snapshot.create(root, "codeA", "pypi:1", "1", io.BytesIO(tar(TREE).getvalue()[:2048]), dirty=False)
+        snapshot.create(root, "codeA", "pypi:1", "1", io.BytesIO(tar(TREE).getvalue()[:2048]))
     assert list(root.snapshots.iterdir()) == []
 
 
@@ -273,7 +317,7 @@ def test_one_that_is_named_by_its_tree_is_found_beside_one_whose_record_is_damag
     (root.snapshots / "another/snapshot.json").write_text("{}")
     assert snapshot.find(root, named, *source) == found
     assert snapshot.find(root, named, *source[:1], "0.8.0") is None
-    make(root, "dirty", dirty=True)
+    make(root, "dirty", {**TREE, **UNBORN})
     assert snapshot.find(root, "dirty", *source) is None
 
 

@@ -15,15 +15,16 @@ from py_compile import PycInvalidationMode
 from typing import Any, BinaryIO
 
 from verl_regress.base import ids, say
-from verl_regress.base.errors import BadInput, RegressError, shown
+from verl_regress.base.errors import BadInput, RegressError, first, shown
 from verl_regress.base.layout import SharedRoot
 from verl_regress.base.trust import need
-from verl_regress.store import artefact, requirements, tarball
+from verl_regress.store import artefact, commit_tree, requirements, tarball
 
 MARKER_FILE = "mvp_marker.py"
 RECORD_FILE = "snapshot.json"
-# The METADATA of the release that a tree comes from, which pip stores next to it: a member of the stream (scripts/lib/snapshot.bash).
-METADATA_MEMBER = ".verl-regress.metadata"
+# What the stream (scripts/lib/snapshot.bash) has about a tree: METADATA of the release that it comes from, which pip stores next to it, and
+# what its commit has, as git lists it.
+METADATA_MEMBER, COMMIT_MEMBER = ".verl-regress.metadata", ".verl-regress.commit"
 BYTECODE = "__pycache__"
 KNOB = "CODE_ID"
 TREE = "{tree}"  # in a code id: the first digits of the tree's hash, once known
@@ -55,40 +56,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         action.add_argument("--source", required=True, help="VERL_SOURCE as it was given")
         action.add_argument("--revision", required=True, help="the git commit or the version; empty: not known")
-    create.add_argument("--dirty", action="store_true", help="the tree differs from its revision")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what `args.action` says; returns 0."""
     root = SharedRoot(Path(args.shared_root))
     if args.action == "create":
-        print(create(root, args.code_id, args.source, args.revision, sys.stdin.buffer, dirty=args.dirty)["code_id"])
+        print(create(root, args.code_id, args.source, args.revision, sys.stdin.buffer)["code_id"])
     else:
         print(find(root, args.code_id, args.source, args.revision) or "")
     return 0
 
 
-def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: BinaryIO, *, dirty: bool) -> Record:
+def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: BinaryIO) -> Record:
     """Make the snapshot `code_id` of the tree in the tar `stream`, or skip it if it has that tree already. Returns its record.
 
-    Raises BadInput for a code id that cannot be used, a stream that `tarball.unpack` refuses, a tree without verl/__init__.py, and if
-    `code_id` is another tree; nothing is left behind then.
+    Raises BadInput for a code id that cannot be used, a stream that `tarball.unpack` refuses, a tree without verl/__init__.py or with files
+    that Git LFS did not fetch, and if `code_id` is another tree; nothing is left behind then.
     """
     _directory(root, code_id.replace(TREE, "0" * _TREE_DIGITS))
     directory = root.snapshots / f".{os.getpid()}.{secrets.token_hex(4)}.tmp"
     artefact.make_directory(directory)
     try:
         tarball.unpack(stream, directory, source)
-        metadata = None
-        if (file := directory / METADATA_MEMBER).is_file():
-            metadata = file.read_text(encoding="utf-8", errors="replace")
-            file.unlink()
+        metadata, listing = (_take(directory / name) for name in (METADATA_MEMBER, COMMIT_MEMBER))
         if not (directory / "verl" / "__init__.py").is_file():
             raise BadInput(
                 f"{source} (from VERL_SOURCE) has no verl/__init__.py, so it is not a verl source tree: name the folder or the repository that contains the folder 'verl'."
             )
         for brought in list(directory.rglob(BYTECODE)):  # it was compiled elsewhere
             artefact.delete(brought)
+        _need_fetched(directory, source)
+        changes = [] if listing is None else _changes(directory, listing)
         tree_sha256, file_count = tree_of(directory)
         code_id = code_id.replace(TREE, tree_sha256[:_TREE_DIGITS])
         target = _directory(root, code_id)
@@ -96,11 +95,13 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             "code_id": code_id,
             "source": source,
             "revision": revision,
-            "dirty": dirty,
+            "dirty": bool(changes),
             "tree_sha256": tree_sha256,
             "file_count": file_count,
             "verl_version": verl_version(directory),
-            "requirements": requirements.declared(directory, metadata),
+            "requirements": requirements.declared(
+                directory, None if metadata is None else metadata.decode(errors="replace")
+            ),
             "created": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
         }
         if os.path.lexists(target):
@@ -119,6 +120,8 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
                 return _keep(root, record)
             raise
         say.changed(f"snapshot {code_id} made from {_described(record)}, {file_count} files at {target}")
+        if changes:
+            say.info(f"not as in the commit: {shown(first(changes))} ({len(changes)} in all)")
         return record
     finally:
         artefact.delete(directory)
@@ -232,21 +235,39 @@ def _keep(root: SharedRoot, new: Record) -> Record:
 
 def tree_of(directory: Path) -> tuple[str, int]:
     """The hash over the kind (f, x: executable, or l: a link), the name and the content of each file, and how many files there are."""
-    entries = {}
-    for folder, directories, files in os.walk(directory):
-        directories[:] = [name for name in directories if name != BYTECODE]
-        links = [name for name in directories if (Path(folder) / name).is_symlink()]
-        for path in (Path(folder) / name for name in [*files, *links]):
-            name = path.relative_to(directory).as_posix()
-            if path.is_symlink():
-                kind, content = "l", os.fsencode(path.readlink())
-            else:
-                kind, content = "x" if path.stat().st_mode & 0o111 else "f", path.read_bytes()
-            if name not in _OURS:
-                entries[name] = f"{kind} {hashlib.sha256(content).hexdigest()}"
+    kinds = {"100644": "f", "100755": "x", "120000": "l"}
+    entries = {
+        file.name: f"{kinds[file.mode]} {hashlib.sha256(file.content).hexdigest()}"
+        for file in commit_tree.files_of(directory, BYTECODE)
+        if file.name not in _OURS
+    }
     # NUL ends an entry: it is the one byte that no path can contain.
     text = b"".join(os.fsencode(f"{kind} {name}\0") for name, kind in sorted(entries.items()))
     return hashlib.sha256(text).hexdigest(), len(entries)
+
+
+def _take(member: Path) -> bytes | None:
+    """What a member of the stream that is not part of the tree says; None if there is none."""
+    if not member.is_file():
+        return None
+    content = member.read_bytes()
+    member.unlink()
+    return content
+
+
+def _need_fetched(directory: Path, source: str) -> None:
+    """Raises BadInput if the tree has files as Git LFS leaves them where they were not fetched."""
+    pointers = [file.name for file in commit_tree.files_of(directory, BYTECODE) if file.is_lfs_pointer]
+    if pointers:
+        raise BadInput(
+            f"{source} (from VERL_SOURCE) has only the Git LFS pointers of {shown(first(sorted(pointers)))}: run 'git lfs pull' in a checkout, and name that as path:DIR."
+        )
+
+
+def _changes(directory: Path, listing: bytes) -> list[str]:
+    """The files that differ from those of the commit; bytecode is never taken, and our own files are replaced."""
+    found = commit_tree.differences(commit_tree.files_of(directory, BYTECODE), listing)
+    return [name for name in found if name not in _OURS and BYTECODE not in name.split("/")]
 
 
 def verl_version(directory: Path) -> str:
@@ -272,7 +293,7 @@ def _make_read_only(directory: Path) -> None:
 
 def _described(record: Record) -> str:
     revision = f" at {record['revision'][:12]}" if record["revision"] else ""
-    changes = " with uncommitted changes" if record["dirty"] else ""
+    changes = " with changes" if record["dirty"] else ""
     return f"{record['source']}{revision}{changes} (verl {record['verl_version']})"
 
 

@@ -47,6 +47,42 @@ try() {
 # recorded FILTER: of the newest snapshot.
 recorded() { jq -r "$1" "$RECORD"; }
 
+from_git() { try "$1" "git:$2"; }
+
+# with_submodule: recipe/ is a submodule, which has one of its own, recipe/deep. Their URLs are relative.
+with_submodule() {
+  local name
+  for name in deep recipe; do
+    git init --quiet "${BATS_TEST_TMPDIR}/${name}"
+    printf '%s = 1\n' "$name" >"${BATS_TEST_TMPDIR}/${name}/file.py"
+    if [[ $name == recipe ]]; then
+      git -C "${BATS_TEST_TMPDIR}/recipe" -c protocol.file.allow=always submodule --quiet add ../deep deep 2>/dev/null
+    fi
+    git -C "${BATS_TEST_TMPDIR}/${name}" add .
+    git -C "${BATS_TEST_TMPDIR}/${name}" -c user.name=me -c user.email=me@example.org commit --quiet --message "$name"
+  done
+  my_git -c protocol.file.allow=always submodule --quiet add ../recipe recipe 2>/dev/null
+  my_git -c protocol.file.allow=always submodule --quiet update --init --recursive
+  commit submodule
+}
+
+# same_as_commit: the checkout and its commit give the same files, and both records say that they are the commit's.
+same_as_commit() {
+  local tree
+  snap codeA
+  tree=$(recorded .tree_sha256)
+  [[ $(recorded .dirty) == false ]] || { printf '%s\n' "$stderr" >&2 && false; }
+  from_git codeB "${TREE}@HEAD"
+  [[ $status == 0 && $(recorded '[.dirty, .tree_sha256] | join(" ")') == "false ${tree}" ]] || { printf '%s\n' "$stderr" >&2 && false; }
+}
+
+# changed NAMES: the checkout's snapshot is not that of its commit, and names these files.
+changed() {
+  snap "code$((++CHANGED))"
+  [[ $(recorded .dirty) == true ]]
+  grep -qxF "        not as in the commit: $1" <<<"$stderr" || { printf '%s\n' "$stderr" >&2 && false; }
+}
+
 @test "a path may begin with ~, which the shell leaves as it is behind path:" {
   # shellcheck disable=SC2088  # as a user types it
   TREE='~/my verl' snap codeA
@@ -167,7 +203,6 @@ of_release() {
   [[ -z $(recorded '.revision // empty') ]]
 }
 
-from_git() { try "$1" "git:$2"; }
 text_of() { cat "${ROOT}/common/code/verl/$1/verl/__init__.py"; }
 commit() { my_git -c user.name=me -c user.email=me@example.org commit --quiet --all --message "$1"; }
 
@@ -192,6 +227,113 @@ commit() { my_git -c user.name=me -c user.email=me@example.org commit --quiet --
   from_git codeD "${TREE}@${branch}"
   [[ $status == 0 && $(text_of codeD) == 'one = 3' && $(recorded .revision) == "$(my_git rev-parse HEAD)" ]]
   [[ -z $(git -C "${BATS_TEST_TMPDIR}/work/verl" for-each-ref refs/verl-regress) ]]
+}
+
+@test "a commit is its files as committed, with those of submodules" {
+  with_submodule
+  printf '%s\n' '/verl/gone.py export-ignore' '*.py export-subst ident' '*.md text eol=crlf' 'file.py filter=lost working-tree-encoding=UTF-16' >"${TREE}/.gitattributes"
+  printf '%s\n' "\$Format:%H\$" "\$Id\$" >"${TREE}/verl/subst.py"
+  printf 'words\n' >"${TREE}/README.md"
+  ln -s verl/gone.py "${TREE}/link"
+  printf 'true\n' >"${TREE}/run.sh"
+  chmod +x "${TREE}/run.sh"
+  my_git add .
+  commit attributes
+  same_as_commit
+  [[ $(<"${ROOT}/common/code/verl/codeB/recipe/deep/file.py") == 'deep = 1' && -e ${ROOT}/common/code/verl/codeB/verl/gone.py ]]
+}
+
+@test "a checkout with submodules, in a worktree or of SHA-256 is its commit" {
+  with_submodule
+  same_as_commit
+  my_git worktree add --quiet --detach "${BATS_TEST_TMPDIR}/worktree"
+  git -C "${BATS_TEST_TMPDIR}/worktree" -c protocol.file.allow=always submodule --quiet update --init --recursive
+  try codeC "path:${BATS_TEST_TMPDIR}/worktree"
+  [[ $status == 0 && $(recorded .dirty) == false ]] || { printf '%s\n' "$stderr" >&2 && false; }
+  rm -rf "${TREE}/.git" "${TREE}/.gitmodules" "${WORK}" "${ROOT}/common"
+  my_git init --quiet --object-format=sha256
+  my_git add .
+  commit sha256
+  same_as_commit
+}
+
+@test "a change that git is set not to see is a change" {
+  CHANGED=0
+  with_submodule
+  my_git config status.showUntrackedFiles no
+  touch "${TREE}/verl/new.py"
+  changed 'verl/new.py (1 in all)'
+  rm "${TREE}/verl/new.py"
+  my_git update-index --assume-unchanged verl/gone.py
+  printf 'one = 2\n' >"${TREE}/verl/gone.py"
+  changed 'verl/gone.py (1 in all)'
+  my_git update-index --no-assume-unchanged verl/gone.py
+  my_git checkout --quiet verl/gone.py
+  my_git config submodule.recipe.ignore all
+  printf 'recipe = 2\n' >"${TREE}/recipe/file.py"
+  touch "${TREE}/recipe/new.py"
+  changed 'recipe/file.py, recipe/new.py (2 in all)'
+  my_git submodule --quiet deinit --force recipe
+  changed 'recipe (1 in all)'
+  my_git config filter.lower.clean 'tr A-Z a-z'
+  printf '*.py filter=lower\n' >"${TREE}/.git/info/attributes"
+  printf 'ONE = 1\n' >"${TREE}/verl/gone.py"
+  my_git add verl/gone.py
+  my_git diff --quiet HEAD -- verl/gone.py
+  changed 'recipe, verl/gone.py (2 in all)'
+  my_git sparse-checkout set --no-cone /verl/__init__.py
+  changed '.gitmodules, recipe, verl/gone.py (3 in all)'
+}
+
+@test "a commit that git replace hides is the one that its id says" {
+  local first
+  first=$(my_git rev-parse HEAD)
+  printf 'one = 2\n' >"${TREE}/verl/__init__.py"
+  commit second
+  my_git replace "$first" HEAD
+  from_git codeA "${TREE}@${first}"
+  [[ $status == 0 && $(text_of codeA) == 'one = 1' ]]
+  my_git checkout --quiet "$first"
+  [[ -z $(my_git status --porcelain) ]]
+  snap codeB
+  [[ $(recorded '[.revision, .dirty] | join(" ")') == "${first} true" && $(text_of codeB) == 'one = 2' ]]
+}
+
+@test "a submodule whose files cannot be had is named" {
+  local head
+  with_submodule
+  head=$(my_git rev-parse HEAD)
+  mv "${BATS_TEST_TMPDIR}/deep" "${BATS_TEST_TMPDIR}/moved"
+  from_git codeA "${TREE}@HEAD"
+  [[ $status == 2 && ! -e ${ROOT}/common/code/verl/codeA ]]
+  grep -qx "error   The submodule recipe/deep of the commit [0-9a-f]\{12\} (from VERL_SOURCE) needs the commit [0-9a-f]\{12\} of ${BATS_TEST_TMPDIR}/deep, which could not be fetched, as git says above: check that this host can read ${BATS_TEST_TMPDIR}/deep, or name a checkout as path:DIR." <<<"$stderr"
+  my_git rm --quiet --cached .gitmodules
+  my_git update-index --add --cacheinfo "160000,${head},stray"
+  my_git -c user.name=me -c user.email=me@example.org commit --quiet --message stray
+  from_git codeA "${TREE}@HEAD"
+  [[ $status == 2 ]]
+  grep -qxF "error   The submodule recipe of the commit $(my_git rev-parse --short=12 HEAD) (from VERL_SOURCE) has no URL in .gitmodules, so its files are not known: remove it from the repository, or name a checkout as path:DIR." <<<"$stderr"
+}
+
+@test "the URL of a submodule may be relative, and of a folder only in a local one" {
+  local base url expected
+  git init --quiet "${BATS_TEST_TMPDIR}/inner"
+  while read -r base url expected; do
+    printf '[submodule "a"]\n\tpath = sub\n\turl = %s\n' "$url" >"${TREE}/.gitmodules"
+    my_git add .gitmodules
+    my_git -c user.name=me -c user.email=me@example.org commit --quiet --allow-empty --message "$url"
+    # shellcheck disable=SC2016  # expanded by the shell that `try` starts
+    FIRST='snapshot::_submodule_url '"'${TREE}' '${base}'"' HEAD sub; exit' try codeA
+    [[ $status == 0 && ${output} == "$expected" ]] || { printf '%s %s: %s\n%s\n' "$base" "$url" "$output" "$stderr" >&2 && false; }
+  done <<'EOT'
+https://example.org/me/verl.git ../recipe.git https://example.org/me/recipe.git
+https://example.org/me/verl/ ../../you/recipe https://example.org/you/recipe
+git@example.org:verl.git ../recipe.git git@example.org:recipe.git
+/srv/verl ./recipe /srv/verl/recipe
+/srv/verl https://example.org/recipe https://example.org/recipe
+EOT
+  FIRST="snapshot::_submodule_commit '${TREE}' https://example.org/verl '${BATS_TEST_TMPDIR}/inner' HEAD; exit" try codeA
+  [[ $status == 0 && -z $output && $stderr == *"transport 'file' not allowed"* ]] || { printf '%s\n' "$stderr" >&2 && false; }
 }
 
 @test "a git URL: the same commit again is skipped, another one under that id refused" {
