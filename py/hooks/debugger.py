@@ -1,6 +1,6 @@
 """Records where a process of a job waits for Ray's debugger, and decides where debugpy listens: jobs submitted with DEBUGGER.
 
-Each thread that waits has a file ``<job dir>/state/breakpoints/<hostname>-<pid>-<thread>.json``, `.attached.json` under a debugger, because
+Each thread that waits has a file ``<job dir>/state/breakpoints/<node>-<pid>-<thread>.json``, `.attached.json` under a debugger, because
 Ray 2.60 keeps neither file nor line. The process holds a lock (flock) on it, so the record of a process that is gone counts for nothing.
 """
 

@@ -1,6 +1,6 @@
 """Records which hosts a process of the job asks for, where VERL_REGRESS_OFFLINE is set (`make unkit`, `make acceptance`).
 
-The hosts go into ``state/reports/egress-<hostname>-<pid>.json``; one that is clearly no node is also named on stderr, once a process.
+The hosts go into ``state/reports/egress-<node>-<pid>.json``; one that is clearly no node is also named on stderr, once a process.
 Programs that are not Python, and libraries that open sockets themselves (gRPC, NCCL), are not seen here.
 """
 

@@ -1,6 +1,6 @@
 """Records the exceptions that end the driver, or a task of Ray in any process of the job, at the moment they are raised.
 
-They go into ``state/reports/exceptions-<hostname>-<pid>.json``, the newest last. Each has its `chain`, the root first: `frames` has file
+They go into ``state/reports/exceptions-<node>-<pid>.json``, the newest last. Each has its `chain`, the root first: `frames` has file
 and line, the deepest last, `link` how the one before led to it (cause, context or none); with `came_from_ray`, type and message come from
 the exception in another process. Hydra lets a driver's exception through, because HYDRA_FULL_ERROR is set in every job.
 """

@@ -1,5 +1,6 @@
 """What the kernel counts of the memory of this process's container (its control group): version 2, or version 1."""
 
+import os
 import re
 import socket
 from contextlib import suppress
@@ -10,9 +11,14 @@ _V1 = ("memory", "/sys/fs/cgroup/memory", "memory.oom_control", "memory.limit_in
 _NO_LIMIT = 1 << 62  # version 1 writes a number as large as this
 
 
+def node_name() -> str:
+    """This node's name in the cluster, which everything started by our `ray start` inherits; elsewhere the hostname, which two may share."""
+    return os.environ.get("VERL_REGRESS_NODE") or socket.gethostname()
+
+
 def counters() -> dict[str, str | int | None]:
-    """The hostname; `kills`, the processes that the kernel has killed for lack of memory; `limit` and `peak` in bytes; None: not known."""
-    found: dict[str, str | int | None] = {"hostname": socket.gethostname(), "kills": None, "limit": None, "peak": None}
+    """The node's name; `kills`, the processes that the kernel has killed for lack of memory; `limit` and `peak` in bytes; None: not known."""
+    found: dict[str, str | int | None] = {"node": node_name(), "kills": None, "limit": None, "peak": None}
     groups = dict(re.findall(r"^\d+:([^:]*):(.*)$", _read("/proc/self/cgroup"), re.MULTILINE))
     for name, home, events, limit, peak in (_V2, _V1):
         # In a container, its own group may be mounted at the root.

@@ -1,13 +1,13 @@
 """Every process of a job that loads torch or verl records its memory over time, by which `make verify` judges B's memory.
 
-One file per process, ``<job dir>/state/memory/<hostname>-<pid>.txt``, with lines ``<unix time> <bytes> [name]``: the most anonymous and
+One file per process, ``<job dir>/state/memory/<node>-<pid>.txt``, with lines ``<unix time> <bytes> [name]``: the most anonymous and
 shared memory since the line before (processes share pages of files, and the kernel drops them when it likes), and a new name. A process
 writes a last line at its end, unless it is killed, or forked by multiprocessing.
 
 A thread looks every second; after every 40 lines the time between two lines doubles. The first process on a node records what the kernel
-has counted there so far, in ``<job dir>/state/nodes/<hostname>.json`` (node_memory.py).
+has counted there so far, in ``<job dir>/state/nodes/<node>.json`` (node_memory.py).
 
-The thread also writes the stacks of the process to ``<job dir>/state/stacks/<hostname>-<pid>.txt`` when a debug bundle asks for it, by the
+The thread also writes the stacks of the process to ``<job dir>/state/stacks/<node>-<pid>.txt`` when a debug bundle asks for it, by the
 time in ``<job dir>/state/stacks_asked``, which the launcher created, because NFS may hide a new file for half a minute.
 """
 
@@ -66,7 +66,7 @@ def _run(state: Path, ends: threading.Event, after: float) -> None:
         if ends.wait(after) and after:
             return
         with suppress(OSError):  # such as that another process was the first
-            node = state / "nodes" / f"{job_report.hostname()}.json"
+            node = state / "nodes" / f"{node_memory.node_name()}.json"
             node.parent.mkdir(parents=True, exist_ok=True)
             with node.open("x", encoding="ascii") as stream:
                 json.dump(node_memory.counters(), stream)
@@ -104,8 +104,7 @@ def write_stacks(state: Path, name: str) -> None:
         file.parent.mkdir(exist_ok=True)
         unfinished = file.with_suffix(".txt.tmp")
         with unfinished.open("w", encoding="utf-8") as stream:
-            node = os.environ.get("VERL_REGRESS_NODE", job_report.hostname())
-            print(f"{asked} {name} (process {os.getpid()}) on {node}", file=stream, flush=True)
+            print(f"{asked} {name} (process {os.getpid()}) on {node_memory.node_name()}", file=stream, flush=True)
             faulthandler.dump_traceback(stream)
         unfinished.replace(file)
         _answered = asked

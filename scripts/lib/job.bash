@@ -226,7 +226,7 @@ job::end_leftovers() {
 }
 
 # job::_end_leftovers_on NODE JOB_DIR: prints how many there were; nothing for a node that cannot be reached.
-job::_end_leftovers_on() { ! node::is_alive "$1" || helper::run "$1" leftovers "$2"; }
+job::_end_leftovers_on() { ! node::is_alive "$1" || helper::run "$1" leftovers "$2" --node "$1"; }
 
 # job::deadlines: the four limits of a wait, as a word for the helper.
 job::deadlines() { printf -- '--deadlines=%s,%s,%s,%s\n' "$PENDING_TIMEOUT" "$START_TIMEOUT" "$STALL_TIMEOUT" "$UNREACHABLE_TIMEOUT"; }

@@ -87,8 +87,10 @@ def test_a_report_names_the_process_its_command_and_each_module_of_verl(load, ra
     identity.Reporter().report()
     report = reported()
     assert report == {
-        "hostname": socket.gethostname(),
+        "node": socket.gethostname(),
         "pid": os.getpid(),
+        "boot": report["boot"],
+        "started": report["started"],
         "job_id": "02",
         "actor_id": "ab12",
         "command": "python -m " + "x" * 190,

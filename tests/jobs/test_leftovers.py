@@ -3,14 +3,14 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 
 import pytest
 from shared_fixtures import write
 
+import job_report
+from verl_regress.base import processes
 from verl_regress.jobs import leftovers
 
 pytestmark = pytest.mark.slow
@@ -61,13 +61,13 @@ def test_processes_of_the_job_and_their_children_are_ended_and_counted(run, make
     attempt = job.numbered(2)
     mine = start(PARENT, VERL_REGRESS_JOB_DIR=str(job.path))
     spared = [start(SLEEP, VERL_REGRESS_JOB_DIR=str(path)) for path in (other.path, attempt.path)] + [start(SLEEP)]
-    assert len(leftovers.find(job)) == 2
-    outcome = run("leftovers", job.path)
+    assert len(leftovers.find(job, "worker-0")) == 2
+    outcome = run("leftovers", job.path, "--node", "worker-0")
     assert (outcome.status, outcome.out) == (0, "2\n")
-    assert f"        left of me on {socket.gethostname()}: {mine.pid} " in outcome.err
+    assert f"        left of me on worker-0: {mine.pid} " in outcome.err
     assert ended(mine)
     assert [process.poll() for process in spared] == [None] * 3
-    assert run("leftovers", job.path).out == "0\n"
+    assert run("leftovers", job.path, "--node", "worker-0").out == "0\n"
 
 
 def test_a_process_that_exits_by_itself_is_not_counted(run, make_job, start, monkeypatch):
@@ -75,7 +75,7 @@ def test_a_process_that_exits_by_itself_is_not_counted(run, make_job, start, mon
     job = make_job()
     short = [sys.executable, "-c", "import time; print(flush=True); time.sleep(0.5)"]
     process = start(short, VERL_REGRESS_JOB_DIR=str(job.path))
-    assert run("leftovers", job.path).out == "0\n"
+    assert run("leftovers", job.path, "--node", "worker-0").out == "0\n"
     assert process.wait(5) == 0
 
 
@@ -83,16 +83,21 @@ def test_a_process_that_ignores_sigterm_is_killed(run, make_job, start, monkeypa
     monkeypatch.setattr("verl_regress.base.processes._GRACE", 1.0)
     job = make_job()
     process = start(STUBBORN, VERL_REGRESS_JOB_DIR=str(job.path))
-    assert run("leftovers", job.path).out == "1\n"
+    assert run("leftovers", job.path, "--node", "worker-0").out == "1\n"
     assert process.wait(5) == -signal.SIGKILL
 
 
-def test_a_process_is_known_by_its_pid_and_a_reused_pid_is_not(make_job, start):
+def test_a_process_is_known_by_its_own_report_and_by_no_other(make_job, start):
+    """Before: a report named a hostname, which two nodes may share, and a pid, which the other node has given to another process."""
     job = make_job()
     process = start(SLEEP)
-    report = write(job.reports / f"identity-{socket.gethostname()}-{process.pid}.json", json.dumps({}))
-    write(job.reports / f"identity-elsewhere-{os.getpid()}.json", json.dumps({}))
-    os.utime(report, (time.time() + 1, time.time() + 1))
-    assert list(leftovers.find(job)) == [process.pid]
-    os.utime(report, (time.time() - 3600, time.time() - 3600))
-    assert leftovers.find(job) == {}
+    row = processes.table()[process.pid]
+    report = {"node": "worker-0", "pid": process.pid, "boot": job_report.boot(), "started": row.started}
+
+    def found(**changes):
+        write(job.reports / f"identity-worker-0-{process.pid}.json", json.dumps({**report, **changes}))
+        return list(leftovers.find(job, "worker-0"))
+
+    write(job.reports / "identity-worker-0-1.json", '{"node": ')
+    assert found() == [process.pid]
+    assert found(node="worker-1") == found(boot="of yesterday") == found(started=row.started - 1) == []

@@ -27,7 +27,7 @@ def recorded(directory, name, to=None, sizes=(5, 6)):
     reports = job / "state/reports"
     reports.mkdir(parents=True, exist_ok=True)
     for pid, modules in ((7, {"verl": {}}), (8, {})):
-        content = {"hostname": "n1", "pid": pid, "command": "python3 -m it", "modules": modules}
+        content = {"node": "n1", "pid": pid, "command": "python3 -m it", "modules": modules}
         (reports / f"identity-n1-{pid}.json").write_text(json.dumps(content))
     (job / "state/memory").mkdir()
     (job / "state/memory/n1-7.txt").write_text("".join(f"{at}.0 {size}\n" for at, size in enumerate(sizes)))
@@ -45,5 +45,5 @@ def test_a_process_that_loaded_verl_and_has_no_record_is_named(tmp_path):
     assert recorded_run.read(job).memory.lacking == ("process 7 on n1 (python3 -m it)",)
     (job / "state/memory/n1-7.txt").mkdir()  # which cannot be read
     assert recorded_run.read(job).memory.lacking == ("process 7 on n1 (python3 -m it)",)
-    (job / "state/reports/identity-n1-7.json").write_text('{"hostname": "n1", "pi')
+    (job / "state/reports/identity-n1-7.json").write_text('{"node": "n1", "pi')
     assert recorded_run.read(job).memory.lacking == ("a process whose report identity-n1-7.json cannot be read",)

@@ -201,7 +201,7 @@ def test_a_process_that_was_taken_from_the_trainer(losses, cause, words):
 )  # fmt: skip
 @pytest.mark.parametrize("is_here", [True, False])
 def test_a_process_that_the_kernel_killed_for_lack_of_memory(losses, make_job, monkeypatch, before, words, is_here):
-    counted = {"hostname": "w0", "kills": 2, "limit": 1536 << 20, "peak": 1530 << 20}
+    counted = {"node": "w0", "kills": 2, "limit": 1536 << 20, "peak": 1530 << 20}
     monkeypatch.setenv("VERL_REGRESS_NODE_IP", "127.0.0.1" if is_here else "10.0.0.9")
     monkeypatch.setattr(ray_internals, "node_memory", lambda *_: counted)
     monkeypatch.setattr(node_memory, "counters", lambda: counted if is_here else 1 / 0)
@@ -226,13 +226,12 @@ NOT_KNOWN = ", which verl-regress did not send"
     ],
 )
 def test_who_sent_sigkill_to_the_trainer(make_job, monkeypatch, kills, words, without_the_count_before):
-    counted = {"hostname": "w0", "kills": kills, "limit": 1536 << 20, "peak": None}
-    monkeypatch.setenv("VERL_REGRESS_NODE", "worker-0")
+    counted = {"node": "worker-0", "kills": kills, "limit": 1536 << 20, "peak": None}
     monkeypatch.setattr(node_memory, "counters", lambda: counted)
     job = make_job()
-    write(job.state / "nodes" / "w0.json", json.dumps({**counted, "kills": 0}))
+    write(job.state / "nodes" / "worker-0.json", json.dumps({**counted, "kills": 0}))
     assert aftermath.explain_sigkill(job, 7) == words
-    write(job.state / "nodes" / "w0.json", "")  # its process was killed while it wrote
+    write(job.state / "nodes" / "worker-0.json", "")  # its process was killed while it wrote
     assert aftermath.explain_sigkill(job, 7) == without_the_count_before
 
 

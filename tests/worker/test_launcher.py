@@ -367,7 +367,7 @@ def test_a_process_that_loaded_something_else_fails_a_job_that_trained_well(laun
     reports = [json.loads(path.read_text()) for path in launched.job.reports.iterdir()]
     report = next(report for report in reports if "verl.other" in report["modules"])
     reason = (
-        f"identity: process {report['pid']} on {report['hostname']} ({report['command']}) loaded verl.other from {other}, "
+        f"identity: process {report['pid']} on {report['node']} ({report['command']}) loaded verl.other from {other}, "
         f"which is not under {launched.code_path}: see state/identity of the job."
     )
     assert (status, launched.ended) == (1, (1, reason))

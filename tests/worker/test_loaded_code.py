@@ -38,7 +38,7 @@ class Trained:
         hostname = hostname or socket.gethostname()
         loaded = {"verl": (self.init, self.init.read_bytes()), **modules}
         content = {
-            "hostname": hostname, "pid": pid, "job_id": JOB_ID, "actor_id": actor_id, "command": "python3 -m it",
+            "node": hostname, "pid": pid, "job_id": JOB_ID, "actor_id": actor_id, "command": "python3 -m it",
             "modules": {
                 name: {"file": file and str(file), "sha256": hashlib.sha256(text).hexdigest()}
                 for name, (file, text) in loaded.items()
@@ -163,7 +163,7 @@ def test_a_driver_without_a_report(trained):
 def test_an_actor_without_verl_must_still_report(trained):
     trained.reports()
     trained.actors = [actor("a1")]
-    content = {"hostname": "h", "pid": 50, "job_id": JOB_ID, "actor_id": "a1", "command": "x", "modules": {}}
+    content = {"node": "h", "pid": 50, "job_id": JOB_ID, "actor_id": "a1", "command": "x", "modules": {}}
     write(trained.job.reports / "identity-h-50.json", json.dumps(content))
     assert trained.check() is None
     assert trained.job.read_state("identity")["processes"] == 1

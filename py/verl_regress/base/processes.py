@@ -23,7 +23,6 @@ _START = "--disable-usage-stats"  # an argument of cluster.bash; `ray start` pas
 _GRACE = 5.0  # seconds between asking a process to end and killing it
 _LOOK_EVERY = 0.1
 _OPENED = ("01", "02")  # of a connection in /proc/net/tcp: established, or asked for (include/net/tcp_states.h)
-_TICKS = os.sysconf("SC_CLK_TCK")
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 
@@ -33,7 +32,7 @@ class Process:
 
     parent: int
     session: int
-    started: float  # seconds since boot
+    started: int  # clock ticks since boot
     environ: Collection[bytes]
     command: str
 
@@ -138,7 +137,7 @@ def _look(path: Path) -> Process | None:
         if stat[0] == "Z":
             return None
         command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-        return Process(int(stat[1]), int(stat[3]), int(stat[19]) / _TICKS, _environ(path), command)
+        return Process(int(stat[1]), int(stat[3]), int(stat[19]), _environ(path), command)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None  # it has just ended, or is not ours
 

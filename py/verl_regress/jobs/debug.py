@@ -232,7 +232,7 @@ def _last_lines(content: bytes, redactor: Redactor) -> str:
 
 
 def _stacks(job: JobDir) -> dict[str, str]:
-    """What each Python process of a running job answers in time, by `<hostname>-<pid>`."""
+    """What each Python process of a running job answers in time, by `<node>-<pid>`."""
     if job.read_state("ended") is not None or job.read_state("started") is None:
         return {}
     asked = datetime.now(timezone.utc).isoformat()

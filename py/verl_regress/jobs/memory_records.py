@@ -53,6 +53,6 @@ def _lacking(attempt: JobDir, processes: Iterable[str]) -> Iterable[str]:
         try:
             report = read_json(path) or {}
             if report.get("modules"):
-                yield f"process {report['pid']} on {report['hostname']} ({report['command']})"
+                yield f"process {report['pid']} on {report['node']} ({report['command']})"
         except (KeyError, Unreadable):
             yield f"a process whose report {path.name} cannot be read"

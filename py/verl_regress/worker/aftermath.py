@@ -145,7 +145,7 @@ def explain_sigkill(job: JobDir, pid: int) -> str:
     counted = node_memory.counters()
     has_killed = _has_killed(job, counted)
     if has_killed:
-        node = nodes.own_name() or counted["hostname"]
+        node = counted["node"]
         return f", out of memory: the kernel of {node} killed it{_sizes(job, counted, pid)}"
     return f", sent {_BY_NEITHER}" if has_killed is False else ", which verl-regress did not send"
 
@@ -156,7 +156,7 @@ def _has_killed(job: JobDir, counted: Mapping[str, Any] | None) -> bool | None:
         return None
     before = None
     with contextlib.suppress(Unreadable):
-        before = (read_json(job.state / "nodes" / f"{counted['hostname']}.json") or {}).get("kills")
+        before = (read_json(job.state / "nodes" / f"{counted['node']}.json") or {}).get("kills")
     if before is None:
         return None if counted["kills"] else False
     return bool(counted["kills"] > before)
@@ -166,7 +166,7 @@ def _sizes(job: JobDir, counted: Mapping[str, Any], pid: int | None) -> str:
     """` (limit 1.50 GiB, …)`, as far as they are known."""
     own = None
     with contextlib.suppress(OSError):
-        own = memory_records.parse(read_text(job.state / "memory" / f"{counted['hostname']}-{pid}.txt"))
+        own = memory_records.parse(read_text(job.state / "memory" / f"{counted['node']}-{pid}.txt"))
     known = {"limit": counted["limit"], "peak": counted["peak"], "of which the process had": own and max(own.sizes)}
     shown = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in known.items() if size is not None)
     return f" ({shown})" if shown else ""

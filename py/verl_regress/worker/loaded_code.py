@@ -4,13 +4,13 @@ import functools
 import hashlib
 import json
 import os
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from node_memory import node_name
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
 from verl_regress.cluster import ray_internals
@@ -24,9 +24,9 @@ def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
 
     `driver_pid` is the trainer's process on this node. Raises RegressError if a process loaded something else, or did not report.
     """
-    code_path, here, gcs = Path(plan["code_path"]), socket.gethostname(), os.environ.get("RAY_ADDRESS", "")
+    code_path, here, gcs = Path(plan["code_path"]), node_name(), os.environ.get("RAY_ADDRESS", "")
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(job.reports.glob("identity-*.json"))]
-    driver = next((report for report in reports if (report["hostname"], report["pid"]) == (here, driver_pid)), None)
+    driver = next((report for report in reports if (report["node"], report["pid"]) == (here, driver_pid)), None)
     if driver is None or driver["job_id"] is None:
         raise RegressError(
             f"identity: the driver (process {driver_pid} on {here}) reported no verl and no Ray job, so there is no proof of which code "
@@ -92,7 +92,7 @@ def _snapshot_problems(job: JobDir, plan: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _report_problems(report: Mapping[str, Any], code_path: Path) -> Iterator[str]:
-    who = f"process {report['pid']} on {report['hostname']} ({report['command']})"
+    who = f"process {report['pid']} on {report['node']} ({report['command']})"
     if report.get("died"):
         yield f"{who} stopped looking for what it loaded ({report['died']})"
     for name, loaded in report["modules"].items():
