@@ -12,7 +12,7 @@ shared root here), LAB (a directory that is removed afterwards), and these funct
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +74,15 @@ def _bindfs(options: str) -> dict[str, str]:
         "after": "fusermount3 -u -z $LAB/mnt",
     }
 
+
+# What a host that boots says to all others: this address is mine.
+_CLAIM = """import socket, struct, sys
+address, card = socket.inet_aton(sys.argv[1]), socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+card.bind(("eth0", 0))
+mac = card.getsockname()[4]
+card.send(b"\\xff" * 6 + mac + struct.pack("!HHHBBH", 0x806, 1, 0x800, 6, 4, 1) + mac + address + b"\\0" * 6 + address)
+"""
+_SILENT_SERVER = "import socket, time; s = socket.socket(type=socket.SOCK_DGRAM); s.bind((str(), 53)); time.sleep(600)"
 
 # Chosen by another person than wrote the checks, after these were done.
 CHOSEN_LATER: Mapping[str, Fault] = {
@@ -143,6 +152,18 @@ FAULTS: Mapping[str, Fault] = {
         "iptables -I FORWARD -d 10.88.0.2 -j DROP",
         after="iptables -D FORWARD -d 10.88.0.2 -j DROP",
     ),
+    "a name server that does not answer": Fault(
+        "VR-NET-10",
+        f"docker exec --detach --user 0 $NODE python3 -c '{_SILENT_SERVER}'\n"
+        "inside 'printf \"nameserver 127.0.0.1\\noptions timeout:30 attempts:1\\n\" >/etc/resolv.conf'",
+    ),
+    "another machine has its address": Fault(
+        "VR-NET-11",
+        f"cat >$LAB/claim <<'END'\n{_CLAIM}END\n"
+        "ip netns add vr-doctor; ip link add vr-doctor type veth peer name eth0 netns vr-doctor; ip link set vr-doctor master $BRIDGE up\n"
+        "ip -n vr-doctor address add $IP/16 dev eth0; ip -n vr-doctor link set eth0 up; ip netns exec vr-doctor python3 $LAB/claim $IP",
+        "ip netns delete vr-doctor; net python3 $LAB/claim $IP",
+    ),
     "http_proxy": Fault("VR-NET-07", options=("--env=http_proxy=http://proxy.example:3128",)),
     "a listener on the port of Ray's agent": Fault(
         "VR-NET-08", "docker exec --detach $NODE python3 -m http.server 52365"
@@ -154,9 +175,21 @@ FAULTS: Mapping[str, Fault] = {
         options=("--ulimit=memlock=65536:65536",),
     ),
     "a stack of 256 KiB": Fault("VR-MACH-01", options=("--ulimit=stack=262144:262144",)),
+    "300 threads": Fault("VR-MACH-02", options=("--pids-limit=300",)),
+    "/dev/shm is read-only": Fault(
+        "VR-MACH-03", "mounts mount -o remount,ro /dev/shm", "mounts mount -o remount,rw /dev/shm"
+    ),
     "/dev/shm of 64 MB": Fault("VR-MACH-04", options=("--shm-size=64m",)),
     "a memory limit of 1 GiB": Fault("VR-MACH-05", options=("--memory=1g",)),
     "/tmp is full": Fault("VR-MACH-06", options=("--tmpfs=/tmp:size=20m,mode=1777",)),
+    "/tmp is 97 % full": Fault(
+        "VR-MACH-06",
+        before="truncate -s 20G $LAB/disk; mkfs.ext4 -q -m 0 $LAB/disk; mkdir $LAB/mnt; mount -o loop $LAB/disk $LAB/mnt\n"
+        "chmod 1777 $LAB/mnt; fallocate -l 19G $LAB/mnt/.fill",
+        options=("--volume=$LAB/mnt:/tmp",),
+        after="umount $LAB/mnt",
+    ),
+    "TMPDIR is full": Fault("VR-MACH-06", options=("--env=TMPDIR=/scratch", "--tmpfs=/scratch:size=20m,mode=1777")),
     "/tmp/ray of another user": Fault("VR-MACH-07", "inside 'mkdir -m 755 /tmp/ray'"),
     "another Ray on the node": Fault(
         "VR-MACH-08",
@@ -220,7 +253,7 @@ def environment(cluster: str, workdir: Path, node: str, lab: Path) -> dict[str, 
     return {**found, "BRIDGE": f"br-{network[:12]}"}
 
 
-def _remade(cluster: str, workdir: Path, node: str, root: str, options: tuple[str, ...]) -> None:
+def _remade(cluster: str, workdir: Path, node: str, root: str, options: Sequence[str]) -> None:
     """The node's container again, with other options of `docker run`, or another shared root."""
     name = f"{cluster}-{node}"
     known = json.loads(_run("docker", "inspect", name))[0]
@@ -255,8 +288,11 @@ def planted(fault: Fault, cluster: str, workdir: Path, lab: Path) -> Iterator[No
     shell(fault.before)
     try:
         if is_remade:
-            root = (fault.root or "$SHARED").replace("$LAB", str(lab)).replace("$SHARED", variables["SHARED"])
-            _remade(cluster, workdir, fault.node, root, fault.options)
+            root, *options = (
+                word.replace("$LAB", str(lab)).replace("$SHARED", variables["SHARED"])
+                for word in (fault.root or "$SHARED", *fault.options)
+            )
+            _remade(cluster, workdir, fault.node, root, options)
             variables = environment(cluster, workdir, fault.node, lab)
         shell(fault.plant)
         yield

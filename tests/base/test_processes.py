@@ -153,3 +153,14 @@ def test_a_connection_counts_for_the_process_that_has_it():
 
 def test_all_addresses_of_this_node():
     assert "127.0.0.1" in processes.addresses()
+
+
+def test_neighbours_are_those_that_have_answered(tmp_path):
+    table = tmp_path / "arp"
+    assert processes.neighbours(table) == {}
+    table.write_text(
+        "IP address       HW type     Flags       HW address            Mask     Device\n"
+        "10.0.0.2         0x1         0x2         02:42:0a:00:00:02     *        eth0\n"
+        "10.0.0.3         0x1         0x0         00:00:00:00:00:00     *        eth0\n"
+    )
+    assert processes.neighbours(table) == {"10.0.0.2": "02:42:0a:00:00:02"}

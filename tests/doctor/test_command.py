@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from verl_regress.doctor import command
-from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Seen
+from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, Check, Seen
 
 DEFAULTS = Path(__file__).resolve().parents[2] / "env/defaults.env"
 WORDS = ["head=10.0.0.1", "worker-0=10.0.0.2"]
@@ -34,9 +34,9 @@ def groups(monkeypatch):
     monkeypatch.setattr(command.signal, "alarm", lambda _seconds: None)
 
 
-def line(node, status=OK, where=None, seen="42", **more):
+def line(node, status=OK, where=None, seen="42", load="", **more):
     rows = [["VR-X-01", status, where or node, seen]]
-    return f"{node}\t{json.dumps({'kind': 'Linux', 'seen': rows, 'x': more})}\n"
+    return f"{node}\t{json.dumps({'kind': 'Linux', 'load': load, 'seen': rows, 'x': more})}\n"
 
 
 def judged(capsys, lines, *words, **more):
@@ -58,10 +58,41 @@ def test_probe_prints_the_facts_of_each_group_as_one_line(capsys):
     assert (found["seen"], found["x"]) == ([["VR-X-01", "ok", "head", "42"]], {"nodes": 2})
 
 
-def test_probe_that_fails_is_a_fact_and_what_it_saw_before_is_kept(capsys, monkeypatch):
+def test_probe_that_fails_is_a_finding_and_what_it_saw_before_is_kept(capsys, monkeypatch):
     monkeypatch.setattr(command.GROUPS["x"], "facts", lambda plan: plan.see("VR-X-01", "41") or {}["ip"])
     found = probed(capsys)
-    assert (found["x"], found["seen"]) == ({"error": "KeyError: 'ip'"}, [["VR-X-01", "alarm", "head", "41"]])
+    assert found["x"] == {"error": "KeyError: 'ip'"}
+    assert found["seen"] == [
+        ["VR-X-01", "alarm", "head", "41"],
+        ["VR-NODE-02", "alarm", "head", "x: KeyError: 'ip'"],
+    ]
+
+
+def test_group_that_hangs_is_late(capsys, monkeypatch):
+    hangs = threading.Event()
+    monkeypatch.setattr(command, "_LONGEST", 0.0)
+    monkeypatch.setattr(command.GROUPS["x"], "facts", lambda _plan: hangs.wait())
+    assert probed(capsys)["seen"] == [["VR-NODE-02", "late", "head", "x: no result in 0 s"]]
+    hangs.set()
+
+
+def test_what_is_late_is_an_alarm_unless_the_load_of_its_nodes_explains_it(capsys):
+    lines = [line("head", LATE, "head -> worker-0", "no answer"), line("worker-0")]
+    found = {one["where"]: one for one in records(capsys, lines) if one["code"] == "VR-X-01"}
+    assert (found["head -> worker-0"]["status"], found["head -> worker-0"]["seen"]) == (ALARM, "no answer")
+    assert judged(capsys, lines)[0] == 9
+    lines[1] = line("worker-0", load="load 20 on 2 CPUs")
+    found = {one["where"]: one for one in records(capsys, lines) if one["code"] == "VR-X-01"}
+    assert found["head -> worker-0"]["seen"] == "no answer (load 20 on 2 CPUs)"
+    assert found["head -> worker-0"]["status"] == SKIPPED
+    assert judged(capsys, lines)[0] == 0
+
+
+@pytest.mark.parametrize(("load", "said"), [(3.9, ""), (20.2, "load 20 on 2 CPUs")])
+def test_machine_is_busy_if_many_programs_wait_for_each_cpu(capsys, monkeypatch, load, said):
+    monkeypatch.setattr(command.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(command.os, "cpu_count", lambda: 2)
+    assert probed(capsys)["load"] == said
 
 
 def test_judge_says_what_was_seen_what_it_means_and_the_cure(capsys):
@@ -69,6 +100,7 @@ def test_judge_says_what_was_seen_what_it_means_and_the_cure(capsys):
     assert status == 9
     assert said.out.splitlines() == [
         "VR-NODE-01  ok       head, worker-0  run Python: Linux",
+        "VR-NODE-02  ok       all nodes       finish each group of checks: nothing wrong",
         "VR-X-01     ok       head            count: 42",
         "VR-X-01     alarm    worker-0        count: 41",
         "                     means: no job can run",
@@ -98,7 +130,7 @@ def test_skipped_code_is_not_judged_and_says_why(capsys):
 
 @pytest.mark.parametrize("answer", ["the connection was lost", "", "8", '{"kind": "Lin'])
 def test_node_that_does_not_answer_is_a_finding_and_what_others_saw_of_it_is_not(capsys, answer):
-    head, first, *others = records(capsys, [line("head", ALARM, "head -> worker-0"), f"worker-0\t{answer}\n"])
+    head, first, _, *others = records(capsys, [line("head", ALARM, "head -> worker-0"), f"worker-0\t{answer}\n"])
     assert head["status"] == "ok"
     assert (first["code"], first["status"], first["where"]) == ("VR-NODE-01", "alarm", "worker-0")
     assert first["seen"] == (answer or "no answer")
@@ -107,11 +139,11 @@ def test_node_that_does_not_answer_is_a_finding_and_what_others_saw_of_it_is_not
 
 def test_what_several_nodes_saw_is_one_line(capsys):
     lines = [line("head", ALARM, "head -> worker-0"), line("worker-0", ALARM, "worker-0 -> head")]
-    assert records(capsys, lines)[1]["where"] == "head -> worker-0, worker-0 -> head"
+    assert records(capsys, lines)[2]["where"] == "head -> worker-0, worker-0 -> head"
 
 
 def test_group_that_failed_on_a_node_is_skipped_there(capsys):
-    found = records(capsys, [line("head"), line("worker-0", error="OSError: no /proc")])[2]
+    found = records(capsys, [line("head"), line("worker-0", error="OSError: no /proc")])[3]
     assert (found["status"], found["where"], found["seen"]) == ("skipped", "worker-0", "OSError: no /proc")
 
 

@@ -1,7 +1,9 @@
 """A node's machine and image: the probe reads a tree of files that a healthy node has, and each fault changes it."""
 
+import errno
 import json
 import os
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -28,7 +30,7 @@ Max locked memory         8388608              8388608              bytes
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     """A function that makes the tree of a node, with changed files, and returns what its probe found: alarms as (code, what was seen)."""
-    for name in ("RAY_TMPDIR", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+    for name in ("RAY_TMPDIR", "TMPDIR", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(machine, "find_spec", lambda _: True)
 
@@ -38,7 +40,9 @@ def node(tmp_path, monkeypatch):
         *,
         quick=False,
         trains=False,
-        room=(10**10, 10**11),
+        shm=10**10,
+        tmp=(10**12, 10**11, 10**6),
+        threads=10**6,
         rays=(),
         environ=(),
         says="",
@@ -51,6 +55,7 @@ def node(tmp_path, monkeypatch):
             "proc/self/cgroup": "4:memory:/docker/0\n0::/\n",
             "proc/meminfo": f"MemTotal:       {16 * 2**20} kB\n",
             "tmp/.keep": "",
+            "dev/shm/.keep": "",
             **{f"dev/nvidia{n}": "" for n in (0, 1) if profile == "gpu" and name != "head"},
             **{path.replace("__", "/"): text for path, text in files.items()},
         }
@@ -59,7 +64,19 @@ def node(tmp_path, monkeypatch):
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_text(text)
         table = {pid: Process(1, 1, 0.0, environ, command) for pid, command, *environ in rays}
-        statvfs = SimpleNamespace(f_blocks=room[0], f_frsize=1, f_bavail=room[1])
+        left = iter(range(threads))
+
+        def statvfs(path):
+            blocks, free, inodes = (10**10, shm, 1) if path.name == "shm" else tmp
+            return SimpleNamespace(f_blocks=blocks, f_frsize=1, f_bavail=free, f_files=10**7, f_favail=inodes)
+
+        class Thread:
+            def __init__(self, **_):
+                if next(left, None) is None:
+                    raise RuntimeError("can't start new thread")
+
+            def start(self):
+                pass
 
         def popen(words, **_):
             said = smi if words[0] == "nvidia-smi" else says
@@ -67,7 +84,8 @@ def node(tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(machine, "ROOT", root)
-            patch.setattr(machine.os, "statvfs", lambda _path: statvfs)
+            patch.setattr(machine.os, "statvfs", statvfs)
+            patch.setattr(machine.threading, "Thread", Thread)
             patch.setattr(machine.processes, "table", lambda: table)
             patch.setattr(machine.subprocess, "Popen", popen)
             for key, value in environ:
@@ -96,11 +114,17 @@ FAULTS = {
     "nofile": ({"proc__self__limits": changed(LIMITS, "20000", "256  ")}, "VR-MACH-01", "Max open files is 256, a job needs 512"),
     "memlock": ({"dev__infiniband__uverbs0": ""}, "VR-MACH-01", "Max locked memory is 8388608, RDMA needs it unlimited"),
     "stack": ({"proc__self__limits": changed(LIMITS, "8388608              unl", "65536                unl")}, "VR-MACH-01", "Max stack size is 65536, a job needs 1048576"),
-    "shm": ({"room": (64 * 10**6, 10**11)}, "VR-MACH-04", "/dev/shm has 64 MB, OBJECT_STORE_BYTES is 500 MB"),
+    "file size": ({"proc__self__limits": f"{LIMITS}Max file size             1000000              unlimited            bytes\n"}, "VR-MACH-01", "Max file size is 1000000, a job needs 500000000"),
+    "threads": ({"threads": 60}, "VR-MACH-02", "it starts 60 more threads, a job needs 1000"),
+    "no shm": ({"dev__shm__.keep": None, "dev__shm": ""}, "VR-MACH-03", "/dev/shm: Not a directory"),
+    "shm": ({"shm": 64 * 10**6}, "VR-MACH-04", "/dev/shm has 64 MB, OBJECT_STORE_BYTES is 500 MB"),
     "memory": ({"proc__meminfo": f"MemTotal: {2 * 2**20} kB\n"}, "VR-MACH-05", "it may use 2.0 GiB, a job needs 3"),
     "cgroup 1": ({"sys__fs__cgroup__memory__memory.limit_in_bytes": str(2**30)}, "VR-MACH-05", "it may use 1.0 GiB, a job needs 3"),
     "cgroup 2": ({"proc__self__cgroup": "0::/user/job", "sys__fs__cgroup__user__memory.max": str(2**30)}, "VR-MACH-05", "it may use 1.0 GiB, a job needs 3"),
-    "disk": ({"room": (10**10, 10**8)}, "VR-MACH-06", "/tmp has 0.09 GiB, 0.5 are needed"),
+    "disk": ({"tmp": (10**9, 10**8, 10**6)}, "VR-MACH-06", "/tmp has 0.09 GiB and 1000000 inodes, 0.5 and 1000 are needed"),
+    "inodes": ({"tmp": (10**12, 10**11, 9)}, "VR-MACH-06", "/tmp has 93.13 GiB and 9 inodes, 0.5 and 1000 are needed"),
+    "its share": ({"tmp": (10**12, 10**10, 10**6)}, "VR-MACH-06", "/tmp is 99.0% full, and above 95% Ray spills no object"),
+    "its share elsewhere": ({"tmp": (10**12, 10**10, 10**6), "environ": [("TMPDIR", "/scratch")]}, "VR-MACH-06", "/scratch is 99.0% full, and above 95% Ray spills no object"),
     "another Ray": ({"rays": [(77, "/opt/ray/core/src/ray/gcs/gcs_server --x"), (78, "vi raylet"), (79, "/opt/raylet", b"VERL_REGRESS_RAY=other")]}, "VR-MACH-08", "the gcs_server of another Ray runs there (pid 77)"),
     "an address": ({"environ": [("RAY_ADDRESS", "10.9.9.9:6379")]}, "VR-MACH-08", "RAY_ADDRESS=10.9.9.9:6379 is in the environment"),
     "stopped": ({"rays": [(80, "ray::WorkerDict.update_actor x", b"VERL_REGRESS_RAY=c")], "proc__80__stat": "80 (ray) ) T 1"}, "VR-MACH-09", "process 80 (ray::WorkerDict.update_actor) is stopped"),
@@ -117,11 +141,47 @@ def test_fault_is_found_by_its_code(node, change, code, seen):
     assert node(**change) == [(code, seen)]
 
 
-def test_directory_of_another_user_is_found(node, monkeypatch):
-    monkeypatch.setattr(machine.os, "access", lambda *_: False)
-    assert node(tmp__ray__x="") == [
-        ("VR-MACH-07", f"/tmp/ray belongs to user {os.geteuid()}, and user {os.geteuid()} cannot write to it")
-    ]
+@pytest.mark.parametrize(
+    ("number", "code", "why"),
+    [(errno.EACCES, "VR-MACH-07", "Permission denied"), (errno.ENOSPC, "VR-MACH-06", "No space left on device")],
+)
+def test_what_keeps_ray_from_writing_its_files_is_found(node, monkeypatch, number, code, why):
+    real, user = tempfile.TemporaryFile, os.geteuid()
+
+    def opened(dir):
+        if dir.name == "ray":
+            raise OSError(number, os.strerror(number))
+        return real(dir=dir)
+
+    monkeypatch.setattr(machine.tempfile, "TemporaryFile", opened)
+    seen = f"/tmp/ray belongs to user {user}, and user {user} cannot write there: {why}"
+    assert node(tmp__ray__x="") == [(code, seen)]
+
+
+def test_link_that_leads_nowhere_is_no_directory_for_ray(node, tmp_path):
+    (tmp_path / "worker-0/tmp").mkdir(parents=True)
+    (tmp_path / "worker-0/tmp/ray").symlink_to("gone")
+    ((code, seen),) = node()
+    assert code == "VR-MACH-07"
+    assert seen.endswith("cannot write there: No such file or directory")
+
+
+@pytest.mark.parametrize(("change", "is_found"), [({}, True), ({"profile": "cpu"}, False), ({"name": "head"}, False)])
+def test_files_that_cannot_run_are_a_fault_where_a_job_compiles_code(node, monkeypatch, change, is_found):
+    def mapped(*_, prot):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(machine.mmap, "mmap", mapped)
+    assert node(**{"profile": "gpu", **change}) == [("VR-MACH-10", "/tmp is mounted noexec")] * is_found
+
+
+def test_own_store_in_dev_shm_is_not_missing_there(node):
+    ray = [(80, "/opt/ray/core/src/ray/raylet/raylet --x", b"VERL_REGRESS_RAY=c")]
+    assert node(shm=10**6, rays=ray, proc__80__limits=LIMITS) == []
+
+
+def test_threads_of_a_job_are_not_taken_from_it(node):
+    assert node(threads=0, trains=True) == []
 
 
 @pytest.mark.parametrize("when", ["quick", "trains"])

@@ -2,14 +2,16 @@
 
 import asyncio
 import errno
+import os
 import socket
+import threading
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
 from verl_regress.doctor import network
-from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Plan
+from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, Plan
 
 NODES = {"head": "127.0.0.1", "worker-0": "127.0.0.2"}
 KNOBS = {"CLUSTER_NAME": "c", "PROFILE": "cpu"}
@@ -44,7 +46,7 @@ def meet(port):
         async def both():
             said = {"also": {"Gloo": "127.0.0.2"}, "torch": torch, **greeting}
             served = asyncio.create_task(network._meet(plan("worker-0"), said))
-            is_ready = await network._try_peer(head := plan("head"), "worker-0", {}, set())
+            is_ready = await network._see_peer(head := plan("head"), "worker-0", {}, set())
             served.cancel()
             return head.seen, is_ready
 
@@ -149,8 +151,8 @@ def itself(tmp_path, monkeypatch):
     network._HOSTS.write_text("# names\n10.0.0.1 c0ffee\n10.0.0.9 host.docker.internal\n")
     nodes = {"head": "10.0.0.1", "worker-0": "10.0.0.2"}
 
-    def see(gloo="10.0.0.1"):
-        network._see_itself(head := plan("head", nodes=nodes), gloo)
+    def see():
+        network._see_itself(head := plan("head", nodes=nodes))
         return [(one.code, one.seen) for one in head.seen]
 
     return see
@@ -160,11 +162,64 @@ def test_nothing_is_wrong_with_a_healthy_node(itself):
     assert itself() == []
 
 
+@pytest.fixture
+def named(tmp_path, monkeypatch):
+    """What the head finds wrong with its names, where Gloo would take this one."""
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(network, "_NAMES_WITHIN", 60.0)
+    monkeypatch.setattr(network, "_RESOLVER", tmp_path / "resolv.conf")
+    monkeypatch.setattr(network.socket, "gethostname", lambda: "c0ffee")
+    monkeypatch.setattr(network.socket, "getnameinfo", lambda *_: ("a name", "0"))
+    network._RESOLVER.write_text("search example\nnameserver 10.0.0.53\nnameserver 10.0.0.54\n")
+
+    def see(gloo="10.0.0.1"):
+        monkeypatch.setattr(network, "_choices", lambda: {"Gloo": gloo})
+        network._see_names(head := plan("head", nodes={"head": "10.0.0.1", "worker-0": "10.0.0.2"}), {})
+        return [(one.code, one.status, one.seen) for one in head.seen]
+
+    return see
+
+
 @pytest.mark.parametrize("name", ["127.0.1.1", "fe80::1", ""])
-def test_own_name_that_others_cannot_reach_is_found_unless_gloo_does_not_ask(itself, monkeypatch, name):
-    assert itself(name) == [("VR-NET-03", f"its own name is {name or 'unknown'}, and it is 10.0.0.1")]
+def test_own_name_that_others_cannot_reach_is_found_unless_gloo_does_not_ask(named, monkeypatch, name):
+    assert named() == []
+    assert named(name) == [("VR-NET-03", ALARM, f"its own name is {name or 'unknown'}, and it is 10.0.0.1")]
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
-    assert itself(name) == []
+    assert named(name) == []
+
+
+def test_name_server_that_answers_late_is_named(named, monkeypatch):
+    hangs = threading.Event()
+    monkeypatch.setattr(network, "_NAMES_WITHIN", 0.05)
+    monkeypatch.setattr(network.socket, "getnameinfo", lambda address, _: address[0] == "10.0.0.2" and hangs.wait())
+    what = "no answer from 10.0.0.53, 10.0.0.54 in 0 s for 10.0.0.2"
+    assert named("127.0.1.1") == [("VR-NET-10", LATE, what)]
+    hangs.set()
+
+
+def test_address_without_a_name_is_no_fault(named, monkeypatch):
+    def nameless(*_):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(network.socket, "getnameinfo", nameless)
+    assert named() == []
+
+
+def test_address_that_two_machines_have_is_found_by_its_mac_addresses():
+    def judged(mac, gateway):
+        seen = {"10.0.0.2": mac, "10.0.0.254": gateway}
+        facts = {
+            "head": {"macs": ["00:00:00:00:00:00", "02:42:0a:00:00:01"], "neighbours": seen},
+            "worker-0": {"macs": ["00:00:00:00:00:00", "02:42:0a:00:00:02"], "neighbours": {}},
+        }
+        nodes = {"head": "10.0.0.1", "worker-0": "10.0.0.2"}
+        return [(one.where, one.seen) for one in network._judge_duplicates(facts, plan("head", nodes=nodes))]
+
+    other, router = "02:42:0a:00:00:09", "12:34:56:78:9a:bc"
+    what = f"10.0.0.2 answers from the MAC address {other}, and worker-0 has 02:42:0a:00:00:02"
+    assert judged(other, router) == [("head -> worker-0", what)]
+    assert judged("02:42:0a:00:00:02", router) == []
+    assert judged(router, router) == []  # it answers for all addresses
 
 
 def test_name_of_docker_desktop_is_found(itself):
@@ -208,7 +263,7 @@ def test_a_process_that_ends_while_it_is_looked_for_is_no_listener(itself, monke
         (0, "all are there\n500 MB/s\n", OK, "500 MB/s"),
         (1, "all are there\nConnection refused\n", ALARM, "Connection refused"),
         (-14, "all are there\n", ALARM, "it did not end in 13 s"),
-        (-14, "", SKIPPED, "a worker was not ready in 25 s"),
+        (-14, "", LATE, "a worker was not ready in 25 s"),
     ],
 )
 def test_workers_all_reduce_if_all_have_torch_and_are_reached(monkeypatch, returned, out, status, what):
@@ -241,12 +296,33 @@ def test_workers_all_reduce_if_all_have_torch_and_are_reached(monkeypatch, retur
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize(("other", "status"), [(OK, ALARM), (ALARM, ALARM), (SKIPPED, SKIPPED)])
+@pytest.mark.parametrize(("other", "status"), [(OK, ALARM), (ALARM, ALARM), (SKIPPED, SKIPPED), (LATE, SKIPPED)])
 def test_error_of_a_worker_is_no_alarm_where_another_was_not_ready(other, status):
     rows = [("VR-NET-09", other, "worker-0", "said"), ("VR-NET-09", ALARM, "worker-1", "Connection reset by peer")]
     facts = {row[2]: {"all-reduce": list(row)} for row in rows}
     (judge,) = (check.judge for check in network.CHECKS if check.code == "VR-NET-09")
     assert [row.status for row in judge({"head": {}, **facts}, plan("head"))] == [other, status]
+
+
+def test_connection_that_breaks_says_something_about_its_peer_only(meet, monkeypatch):
+    def broken(*_):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(network, "_trips", broken)
+    seen, is_ready = meet()
+    assert seen == [("VR-NET-05", ALARM, "head -> worker-0", "the connection broke (Bad file descriptor)")]
+    assert not is_ready
+
+
+def test_peer_whose_doctor_does_not_answer_is_late_unless_its_ports_say_why(port, monkeypatch):
+    def seen():
+        asyncio.run(network._see_peer(head := plan("head"), "worker-0", {}, {"worker-0"}))
+        return [(one.code, one.status, one.seen) for one in head.seen]
+
+    monkeypatch.setattr(network, "_READY_WITHIN", 0.0)
+    assert seen() == [("VR-NET-05", LATE, "the doctor of worker-0 did not answer in 0 s")]
+    monkeypatch.setattr(network, "_ANSWERS", ())
+    assert [code for code, *_ in seen()] == ["VR-NET-01"]
 
 
 def test_connection_that_breaks_is_not_called_one_without_an_answer():

@@ -117,7 +117,7 @@ def test_nodes_look_for_each_other_before_there_is_a_file(alarms, monkeypatch):
     assert 0.4 not in slept
 
 
-@pytest.mark.parametrize(("began", "status"), [(0.0, "alarm"), (13.0, "skipped")])
+@pytest.mark.parametrize(("began", "status"), [(0.0, "alarm"), (13.0, "late")])
 def test_nodes_that_did_not_run_at_the_same_time_may_still_share_a_directory(began, status):
     facts = {
         "head": {"saw": ["worker-0"], "looked": [0.0, 15.0]},

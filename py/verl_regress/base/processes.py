@@ -100,6 +100,12 @@ def addresses() -> set[str]:
     return found | {str(ipaddress.ip_address(bytes.fromhex(line.split()[0]))) for line in lines}
 
 
+def neighbours(table: Path = Path("/proc/net/arp")) -> dict[str, str]:
+    """The hardware address from which each address of this node's networks has answered (proc(5)); without those of IPv6."""
+    rows = [line.split() for line in table.read_text("ascii").splitlines()[1:]] if table.exists() else []
+    return {address: mac for address, _, flags, mac, *_ in rows if int(flags, 16)}
+
+
 def _socket(row: Sequence[str]) -> str:
     """As a descriptor in /proc names it."""
     return f"socket:[{row[9]}]"

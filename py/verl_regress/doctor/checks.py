@@ -8,10 +8,12 @@ from verl_regress.base.knobs import Knobs
 
 Facts = Mapping[str, Any]  # what a group's probe found on a node; JSON
 OK, ALARM, SKIPPED = "ok", "alarm", "skipped"
+# A check that could not be made in time. The judge makes it an alarm, unless the load of one of its nodes explains it.
+LATE = "late"
 
 
 class Seen(NamedTuple):
-    """What a check said: OK, ALARM or SKIPPED; on which node (`head`) or between whom (`head -> worker-0`); and what was seen."""
+    """What a check said: OK, ALARM, SKIPPED or LATE; on which node (`head`) or between whom (`head -> worker-0`); and what was seen."""
 
     code: str
     status: str

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import platform
 import re
 import signal
@@ -17,18 +18,21 @@ from verl_regress.base.errors import Exit, last_line
 from verl_regress.base.files import as_json
 from verl_regress.base.knobs import Knobs
 from verl_regress.doctor import machine, network, shared_root
-from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Facts, Plan, Seen
+from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, Check, Facts, Plan, Seen
 
 # Each has `facts(Plan)`, which runs on every node at once and returns what JSON can have, and CHECKS.
 GROUPS: Mapping[str, ModuleType] = {"network": network, "machine": machine, "shared root": shared_root}
 _LONGEST = 48.0  # seconds that a group's facts may take
+_LOADED = 2.0  # processes that want to run, for each CPU: above, what is late may be healthy
 _GATE_SAYS = "{code}, {where}: {seen}, so {means}: {cure}; SKIP_DOCTOR={code} goes on without this check."
 _BUSY = re.compile(rb"ray::(?!IDLE|SPILL_|RESTORE_|DELETE_|DashboardAgent|RuntimeEnvAgent)")
 
 
 _ANSWERS = Check("VR-NODE-01", "run Python", "no job runs there", "run 'make up', or leave it out")
+_FINISHES = Check("VR-NODE-02", "finish each group of checks", "what they would have found there is unknown",
+                  "run 'make doctor' again; if it says the same, send that line to the maintainers")  # fmt: skip
 # SKIP_DOCTOR takes their codes (env/defaults.env; a test compares them).
-CHECKS = (_ANSWERS, *(check for group in GROUPS.values() for check in group.CHECKS))
+CHECKS = (_ANSWERS, _FINISHES, *(check for group in GROUPS.values() for check in group.CHECKS))
 
 
 def main(argv: Sequence[str], lines: Sequence[str]) -> int:
@@ -62,6 +66,7 @@ def _probe(plan: Plan, groups: Mapping[str, ModuleType]) -> dict[str, Any]:
             found[name] = groups[name].facts(plan)
         except Exception as error:  # a node in a state that we did not think of is a finding
             found[name] = {"error": f"{type(error).__name__}: {error}"}
+            plan.see(_FINISHES.code, f"{name}: {found[name]['error']}")
 
     threads = [threading.Thread(target=find, args=[name], daemon=True) for name in groups]
     end = time.monotonic() + _LONGEST
@@ -69,9 +74,18 @@ def _probe(plan: Plan, groups: Mapping[str, ModuleType]) -> dict[str, Any]:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    if found.get("shared root") is silence:  # a file system that hangs
-        plan.see("VR-ROOT-01", silence["error"])
-    return {"kind": platform.release(), "seen": [*plan.seen], **found}
+    for name in [name for name in groups if found[name] is silence]:
+        if name == "shared root":  # a file system that hangs
+            plan.see("VR-ROOT-01", silence["error"])
+        else:
+            plan.see(_FINISHES.code, f"{name}: {silence['error']}", status=LATE)
+    return {"kind": platform.release(), "load": _load(), "seen": [*plan.seen], **found}
+
+
+def _load() -> str:
+    """How busy this node's machine is, if it is so busy that healthy programs are late; else empty."""
+    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+    return f"load {load:.0f} on {cpus} CPUs" if load > _LOADED * cpus else ""
 
 
 def is_training(commands: Iterable[bytes]) -> bool:
@@ -80,23 +94,24 @@ def is_training(commands: Iterable[bytes]) -> bool:
 
 
 def _judge(plan: Plan, groups: Mapping[str, ModuleType], lines: Sequence[str], *, is_gate: bool) -> int:
-    answers, rows = dict[str, dict[str, Any]](), list[Seen]()
+    answers, rows, loads = dict[str, dict[str, Any]](), list[Seen](), dict[str, str]()
     for node, _, answer in (line.partition("\t") for line in lines):
         try:
             said = json.loads(answer)
+            loads[node] = said["load"]
             rows += [Seen(_ANSWERS.code, OK, node, said["kind"]), *(Seen(*row) for row in said["seen"])]
             answers[node] = said
         except (KeyError, TypeError, ValueError):  # another program's words, or half of an answer
             rows.append(Seen(_ANSWERS.code, ALARM, node, last_line(answer, "no answer")))
     # A cluster without one of its workers still runs jobs.
     asked: Mapping[str, Facts] = {row.where: {} for row in rows if row.code == _ANSWERS.code}
-    tables = [] if is_gate else [(_ANSWERS, asked)]
+    tables = [*([] if is_gate else [(_ANSWERS, asked)]), (_FINISHES, dict[str, Facts].fromkeys(answers, {}))]
     for name, group in groups.items():
         found = {node: answer[name] for node, answer in answers.items()}
         tables += [(check, found) for check in group.CHECKS if check.quick or not plan.quick]
     records = []
     for check, facts in tables:
-        for seen in _said(check, facts, [row for row in rows if row.code == check.code], plan):
+        for seen in _said(check, facts, [row for row in rows if row.code == check.code], plan, loads):
             known = {"means": check.means, "cure": check.cure} if seen.status == ALARM else {}
             records.append({**seen._asdict(), "tried": check.tries, **known})
     alarms = [one for one in records if one["status"] == ALARM]
@@ -110,22 +125,32 @@ def _judge(plan: Plan, groups: Mapping[str, ModuleType], lines: Sequence[str], *
     return Exit.CHECK_FAILED if alarms else Exit.SUCCEEDED
 
 
-def _said(check: Check, facts: Mapping[str, Facts], rows: Sequence[Seen], plan: Plan) -> Iterator[Seen]:
+def _said(
+    check: Check, facts: Mapping[str, Facts], rows: Sequence[Seen], plan: Plan, loads: Mapping[str, str]
+) -> Iterator[Seen]:
     """What a check says of the nodes' facts, and of what their probes saw; of a node that is gone the others know nothing."""
     if check.code in plan.knobs["SKIP_DOCTOR"].replace(",", " ").split():
         yield Seen(check.code, SKIPPED, "all nodes", "SKIP_DOCTOR names it")
         return
     known = {node: found for node, found in facts.items() if "error" not in found}
     where = defaultdict(list)
-    for _, status, nodes, what in (*rows, *(check.judge(known, plan) if check.judge else ())):
-        if facts.keys() >= {*re.split(" -> |, ", nodes)}:
-            where[status, what].append(nodes)
+    for row in (*rows, *(check.judge(known, plan) if check.judge else ())):
+        if facts.keys() >= (nodes := {*re.split(" -> |, ", row.where)}):
+            said = _explained(row, [loads[node] for node in sorted(nodes) if loads.get(node)])
+            where[said.status, said.seen].append(said.where)
     for (status, what), pairs in where.items():
         yield Seen(check.code, status, ", ".join(pairs), what)
     if known and not where:
         yield Seen(check.code, OK, "all nodes", "nothing wrong")
     for node in facts.keys() - known.keys() - {row.where for row in rows if row.status == ALARM}:
         yield Seen(check.code, SKIPPED, node, facts[node]["error"])
+
+
+def _explained(row: Seen, loads: Sequence[str]) -> Seen:
+    """What is late is an alarm, and on a busy machine only a check that was not made."""
+    if row.status != LATE:
+        return row
+    return row._replace(status=SKIPPED, seen=f"{row.seen} ({loads[0]})") if loads else row._replace(status=ALARM)
 
 
 def _print_table(records: Sequence[Mapping[str, str]]) -> None:

@@ -1,10 +1,14 @@
 """Machine and image: what a node has, against what a job of this profile needs there, and what the other nodes have."""
 
+import errno
+import mmap
 import os
 import platform
 import re
 import subprocess
 import sys
+import tempfile
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from importlib import metadata
@@ -22,7 +26,10 @@ ROOT = Path("/")  # tests have another one
 # What the nodes of a PPO job of a rehearsal used at most: 109 open files and 172 KiB of stack in a process, 0.7 GiB of memory on the head
 # and 2.7 GiB on a worker (docs/doctor.md). On GPUs: what Ray asks for, and MIN_MEMORY_GIB.
 _OPEN_FILES, _OPEN_FILES_ON_GPUS, _STACK = 512, 4096, 1024 * 1024
+_ADDRESS_SPACE, _CPU_SECONDS = 2**38, 86400  # a finite limit is mostly a login host's
 _HEAD_GIB, _REHEARSAL_GIB, _TMP_GIB = 1.0, 3.0, 0.5
+_THREADS, _THREADS_ON_GPUS, _INODES = 1000, 2000, 1000
+_FULL = "RAY_local_fs_capacity_threshold"  # above this share of a disk Ray spills no object; 0.95 unless this says so (2.60)
 # The first is the GPU's id; each one after the errors says "Active" if the hardware slows the GPU down.
 _SMI = "uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_slowdown,clocks_throttle_reasons.hw_thermal_slowdown"
 _TRIAL = """
@@ -37,7 +44,10 @@ def facts(plan: Plan) -> dict[str, Any]:
     """What the judge compares: its versions, and the ids of its GPUs. It sees what is wrong with this node."""
     ours = processes.of_cluster(plan.knobs["CLUSTER_NAME"])
     _see_limits(plan, ours)
-    _see_space(plan)
+    _see_threads(plan)
+    _see_shm(plan, is_ours=any(_is_raylet(command) for command in ours.values()))
+    _see_memory(plan)
+    _see_files(plan)
     _see_processes(plan, ours)
     _see_devices(plan)
     gpus = list[str]()
@@ -65,10 +75,12 @@ def _read(path: str) -> str:
 
 def _see_limits(plan: Plan, ours: Mapping[int, str]) -> None:
     """Of Ray's raylet, from which a job inherits them, or of what we start there. Ray raises that of open files to the hard limit."""
-    raylets = [pid for pid, command in ours.items() if "/raylet" in command.split(" ")[0]]
+    raylets = [pid for pid, command in ours.items() if _is_raylet(command)]
     text = _read(f"proc/{raylets[0] if raylets else 'self'}/limits")
     files = _OPEN_FILES if plan.knobs["PROFILE"] == "cpu" else _OPEN_FILES_ON_GPUS
-    needs = {r"Max open files +\S+": files, "Max stack size": _STACK}
+    store = int(plan.knobs["OBJECT_STORE_BYTES"] or 0)
+    needs = {r"Max open files +\S+": files, "Max stack size": _STACK, "Max file size": store}
+    needs |= {"Max address space": _ADDRESS_SPACE, "Max data size": _ADDRESS_SPACE, "Max cpu time": _CPU_SECONDS}
     if any(ROOT.glob("dev/infiniband/uverbs*")):  # RDMA
         needs["Max locked memory"] = sys.maxsize
     for name, need in needs.items():
@@ -77,23 +89,79 @@ def _see_limits(plan: Plan, ours: Mapping[int, str]) -> None:
             plan.see("VR-MACH-01", f"{limit[1].split('  ')[0]} is {limit[2]}, {needed}")
 
 
-def _see_space(plan: Plan) -> None:
-    room = os.statvfs(ROOT / "dev/shm")
-    store, shm = int(plan.knobs["OBJECT_STORE_BYTES"] or 0), room.f_blocks * room.f_frsize
-    if shm < store:
-        plan.see("VR-MACH-04", f"/dev/shm has {shm / 1e6:.0f} MB, OBJECT_STORE_BYTES is {store / 1e6:.0f} MB")
+def _is_raylet(command: str) -> bool:
+    return "/raylet" in command.split(" ")[0]
+
+
+def _see_threads(plan: Plan) -> None:
+    """As many as a job has: a limit of the user, of the kernel or of a control group ends them all alike."""
+    need, end, count = _THREADS if plan.knobs["PROFILE"] == "cpu" else _THREADS_ON_GPUS, threading.Event(), 0
+    if plan.trains:  # it may need the last ones
+        return
+    try:
+        for _ in range(need):
+            threading.Thread(target=end.wait, daemon=True).start()
+            count += 1
+    except RuntimeError:
+        plan.see("VR-MACH-02", f"it starts {count} more threads, a job needs {need}")
+    finally:
+        end.set()
+
+
+def _see_shm(plan: Plan, *, is_ours: bool) -> None:
+    """A file without a name, of the size of Ray's store, as Ray makes it (2.60, plasma/dlmalloc.cc). If Ray runs, its own store is in there."""
+    store, shm = int(plan.knobs["OBJECT_STORE_BYTES"] or 0), ROOT / "dev/shm"
+    try:
+        with tempfile.TemporaryFile(dir=shm) as file:
+            os.ftruncate(file.fileno(), store)
+    except OSError as error:
+        plan.see("VR-MACH-03", f"/dev/shm: {error.strerror}")
+        return
+    room = os.statvfs(shm)
+    if (size := (room.f_blocks if is_ours else room.f_bavail) * room.f_frsize) < store:
+        plan.see("VR-MACH-04", f"/dev/shm has {size / 1e6:.0f} MB, OBJECT_STORE_BYTES is {store / 1e6:.0f} MB")
+
+
+def _see_memory(plan: Plan) -> None:
     worker = _REHEARSAL_GIB if plan.knobs["PROFILE"] == "cpu" else float(plan.knobs["MIN_MEMORY_GIB"] or 0)
     need, memory = _HEAD_GIB if plan.node == "head" else worker, _memory() / 2**30
     if memory < 0.9 * need:  # some of a machine's memory is the kernel's own
         plan.see("VR-MACH-05", f"it may use {memory:.1f} GiB, a job needs {need:g}")
-    tmp = os.environ.get("RAY_TMPDIR") or "/tmp"
+
+
+def _see_files(plan: Plan) -> None:
+    """Where Ray's files are, or will be: a file can be written there and, on GPUs, code that torch.compile or Triton puts there can run."""
+    tmp = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # the order of Ray's own (2.60)
     ray = ROOT / tmp.lstrip("/") / "ray"
-    room = os.statvfs(next(path for path in ray.parents if path.exists()))
-    if (free := room.f_bavail * room.f_frsize / 2**30) < _TMP_GIB:
-        plan.see("VR-MACH-06", f"{tmp} has {free:.2f} GiB, {_TMP_GIB} are needed")
-    if ray.exists() and not os.access(ray, os.W_OK | os.X_OK):
-        who = f"user {ray.stat().st_uid}, and user {os.geteuid()}"
-        plan.see("VR-MACH-07", f"{tmp}/ray belongs to {who} cannot write to it")
+    here = next(path for path in (ray, *ray.parents) if os.path.lexists(path))
+    try:
+        with tempfile.TemporaryFile(dir=here) as file:
+            file.write(b"\0" * mmap.PAGESIZE)
+            file.flush()
+            _see_code(plan, tmp, file.fileno())
+        _see_room(plan, tmp, os.statvfs(here))
+    except OSError as error:
+        code = "VR-MACH-06" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "VR-MACH-07"
+        whose = f"/{here.relative_to(ROOT)} belongs to user {os.lstat(here).st_uid}"
+        plan.see(code, f"{whose}, and user {os.geteuid()} cannot write there: {error.strerror}")
+
+
+def _see_code(plan: Plan, tmp: str, file: int) -> None:
+    if plan.knobs["PROFILE"] == "cpu" or plan.node == "head":
+        return
+    try:
+        mmap.mmap(file, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+    except PermissionError:
+        plan.see("VR-MACH-10", f"{tmp} is mounted noexec")
+
+
+def _see_room(plan: Plan, tmp: str, room: os.statvfs_result) -> None:
+    free, inodes = room.f_bavail * room.f_frsize / 2**30, room.f_favail if room.f_files else _INODES
+    used, full = 1 - room.f_bavail / (room.f_blocks or 1), float(os.environ.get(_FULL) or 0.95)
+    if free < _TMP_GIB or inodes < _INODES:
+        plan.see("VR-MACH-06", f"{tmp} has {free:.2f} GiB and {inodes} inodes, {_TMP_GIB} and {_INODES} are needed")
+    elif used > full:
+        plan.see("VR-MACH-06", f"{tmp} is {used:.1%} full, and above {full:.0%} Ray spills no object")
 
 
 def _memory() -> int:
@@ -179,20 +247,26 @@ def _judge_versions(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
 
 
 CHECKS = (
-    Check("VR-MACH-01", "limits of a process", "a job finds too many open files, a segmentation fault, or memory that RDMA may not lock",
-          "raise nofile, stack or memlock for the containers (the engine's default-ulimits) or in limits.conf"),
+    Check("VR-MACH-01", "limits of a process", "a job has too many open files, dies, or may not lock memory for RDMA",
+          "raise it for the containers (the engine's default-ulimits) or in limits.conf (nofile, stack, memlock, fsize, as, data, cpu)"),
+    Check("VR-MACH-02", "start as many threads as a job", "Ray or a job cannot start a process or a thread",
+          "raise the limit of processes (the engine's or batch job's pids limit, nproc in limits.conf, kernel.threads-max)"),
+    Check("VR-MACH-03", "make a file in /dev/shm as Ray's object store does", "Ray does not start",
+          "mount /dev/shm there as a tmpfs that the user who runs Ray may write"),
     Check("VR-MACH-04", "/dev/shm for Ray's object store", "Ray keeps objects in /tmp, which is slow, or does not start",
           "raise SHM_SIZE and run 'make down up', or lower OBJECT_STORE_BYTES"),
     Check("VR-MACH-05", "memory for the node", "the kernel or Ray kills a job's processes",
           "give the node more memory (its container's or batch job's limit), or on GPUs lower MIN_MEMORY_GIB"),
     Check("VR-MACH-06", "room for Ray's own files", "Ray cannot start, or writes no logs and spills no objects",
-          "free some space there, or set RAY_TMPDIR for the node"),
-    Check("VR-MACH-07", "Ray's own directory", "Ray does not start",
-          "remove that directory, or set RAY_TMPDIR to one that the user who runs Ray may write"),
+          "free some space there, or set RAY_TMPDIR to a directory on another disk"),
+    Check("VR-MACH-07", "write to Ray's own directory", "Ray does not start",
+          "give it to the user who runs Ray, remove it, or set RAY_TMPDIR to one that this user may write"),
     Check("VR-MACH-08", "no other Ray on the node", "a driver may attach to the wrong one, and ports collide",
           "end it, and take its address out of the image or the profile of the node's shell"),
     Check("VR-MACH-09", "no process of the cluster is stopped", "the job's other processes wait for it",
           "continue it ('kill -CONT' on that node), or end its job with 'make stop'"),
+    Check("VR-MACH-10", "run code from temporary files", "torch.compile and Triton cannot load what they compile there",
+          "mount it without noexec, or put 'export TMPDIR=DIR' into env/local.env, then 'make down up'"),
     Check("VR-MACH-11", "GPUs of the node", "a job finds fewer GPUs than it asks for, or one of another node",
           "correct GPUS_PER_WORKER, GPU_IDS or WORKER_DEVICES, and run 'make down up'"),
     Check("VR-MACH-12", "use each GPU from torch, and cuDNN", "a job cannot train there",

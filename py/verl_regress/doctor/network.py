@@ -12,16 +12,19 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from verl_regress.base import processes
 from verl_regress.base.errors import last_line
-from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Facts, Plan, Seen
+from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, Check, Facts, Plan, Seen
 
-_HOSTS = Path("/etc/hosts")
+_HOSTS, _RESOLVER = Path("/etc/hosts"), Path("/etc/resolv.conf")
+_INTERFACES = Path("/sys/class/net")
+_NAMES_WITHIN = 6.0  # seconds for a name server; a question that was lost is asked again after 5 (resolv.conf(5))
 _DASHBOARD_PORT, _AGENT_PORT = 8265, 52365  # Ray's, on the head and on each node
 _WITH_NCCL = ("gpu", "rocm")  # profiles
 _LISTENED = (10002, 15000, 19999, 33001, 45001, 60001)  # by a probe
@@ -63,17 +66,43 @@ _ERRORS = (OSError, ValueError, asyncio.TimeoutError)  # ValueError: another pro
 def facts(plan: Plan) -> dict[str, Any]:
     """How the all-reduce ended, which the judge compares. It sees what is wrong with this node's network, and between it and its peers."""
     choices: dict[str, str] = {}
-    thread = threading.Thread(target=lambda: choices.update(_choices()), daemon=True)
-    thread.start()
-    thread.join(5)  # the name service may not answer
-    _see_itself(plan, choices.get("Gloo", ""))
-    return asyncio.run(_see_peers(plan, choices))
+    _see_names(plan, choices)
+    _see_itself(plan)
+    found = asyncio.run(_see_peers(plan, choices))
+    return {**found, "macs": _macs(), "neighbours": processes.neighbours()}  # now the kernel knows them
 
 
-def _see_itself(plan: Plan, gloo: str) -> None:
-    is_wrong = not gloo or gloo.startswith("127.") or (":" in gloo) != (":" in plan.nodes[plan.node])
-    if is_wrong and not os.environ.get("GLOO_SOCKET_IFNAME"):
-        plan.see("VR-NET-03", f"its own name is {gloo or 'unknown'}, and it is {plan.nodes[plan.node]}")
+def _see_names(plan: Plan, choices: dict[str, str]) -> None:
+    """Ask what a job asks: Gloo for the node's own name, torch's store for the name of each address (2.13). Notes the node's choices."""
+    asked: dict[str, Callable[[], object]] = {socket.gethostname(): lambda: choices.update(_choices())}
+    asked |= {address: partial(_name_of, address) for address in plan.nodes.values()}
+    threads = {name: threading.Thread(target=ask, daemon=True) for name, ask in asked.items()}
+    end = time.monotonic() + _NAMES_WITHIN
+    for thread in threads.values():
+        thread.start()
+    for thread in threads.values():
+        thread.join(max(0.0, end - time.monotonic()))
+    if late := [name for name, thread in threads.items() if thread.is_alive()]:
+        servers = [line.split()[1] for line in _RESOLVER.read_text().splitlines() if line.startswith("nameserver ")]
+        what = f"no answer from {', '.join(servers)} in {_NAMES_WITHIN:.0f} s for {', '.join(late)}"
+        plan.see("VR-NET-10", what, status=LATE)
+    elif not os.environ.get("GLOO_SOCKET_IFNAME"):
+        gloo = choices.get("Gloo", "")
+        if not gloo or gloo.startswith("127.") or (":" in gloo) != (":" in plan.nodes[plan.node]):
+            plan.see("VR-NET-03", f"its own name is {gloo or 'unknown'}, and it is {plan.nodes[plan.node]}")
+
+
+def _name_of(address: str) -> None:
+    with contextlib.suppress(OSError):  # it may have none
+        socket.getnameinfo((address, 0), 0)
+
+
+def _macs() -> list[str]:
+    """The hardware addresses of this node."""
+    return [path.read_text().strip() for path in _INTERFACES.glob("*/address")]
+
+
+def _see_itself(plan: Plan) -> None:
     for address, *names in filter(None, map(str.split, _HOSTS.read_text().splitlines())):
         wrong = [name for name in names if name.endswith(".docker.internal")]
         if wrong and address == plan.nodes[plan.node]:
@@ -102,7 +131,7 @@ def _listening(ports: Collection[int]) -> dict[int, int | None]:
     return found
 
 
-async def _see_peers(plan: Plan, choices: Mapping[str, str]) -> dict[str, Seen]:
+async def _see_peers(plan: Plan, choices: Mapping[str, str]) -> dict[str, Any]:
     if plan.quick:
         await asyncio.gather(*(_try_ports(plan, peer) for peer in plan.peers))
         return {}
@@ -122,7 +151,7 @@ def _all_reduce(plan: Plan, workers: Sequence[str]) -> tuple[str, str]:
     words = [str(workers.index(plan.node)), str(len(workers)), plan.nodes[workers[0]], backend]
     ran = subprocess.run([sys.executable, "-c", _PROGRAM, *words], capture_output=True, text=True, check=False)
     if ran.returncode == -signal.SIGALRM:
-        return (ALARM, "it did not end in 13 s") if ran.stdout else (SKIPPED, "a worker was not ready in 25 s")
+        return (ALARM, "it did not end in 13 s") if ran.stdout else (LATE, "a worker was not ready in 25 s")
     return (ALARM, last_line(ran.stderr)) if ran.returncode else (OK, last_line(ran.stdout))
 
 
@@ -165,8 +194,8 @@ async def _knock(address: str, numbers: Sequence[int], patience: Sequence[float]
     return dict(zip(numbers, await asyncio.gather(*map(knock, numbers)), strict=True))
 
 
-async def _try_ports(plan: Plan, peer: str, listened: Sequence[int] = ()) -> None:
-    """Do the ports that Ray, Gloo and NCCL will use on the peer answer? Those on which it has `listened` must not refuse."""
+async def _try_ports(plan: Plan, peer: str, listened: Sequence[int] = ()) -> bool:
+    """Do the ports that Ray, Gloo and NCCL will use on the peer all answer? Those on which it has `listened` must not refuse."""
     wanted = [*([int(plan.knobs["GCS_PORT"])] if peer == "head" else []), _AGENT_PORT, *_TRIED]
     said = await _knock(plan.nodes[peer], wanted, _QUICKLY if plan.quick else _PATIENTLY)
     bad = {port: answer for port, answer in said.items() if answer not in _ANSWERS}
@@ -174,6 +203,7 @@ async def _try_ports(plan: Plan, peer: str, listened: Sequence[int] = ()) -> Non
     if bad:
         what = f"port {min(bad)}: {bad[min(bad)]} ({len(bad)} of {len(said)} ports)"
         plan.see("VR-NET-01", what, f"{plan.node} -> {peer}")
+    return not bad
 
 
 async def _meet(plan: Plan, greeting: Mapping[str, Any]) -> set[str]:
@@ -183,9 +213,9 @@ async def _meet(plan: Plan, greeting: Mapping[str, Any]) -> set[str]:
     family = socket.AF_INET6 if ":" in plan.nodes[plan.node] else socket.AF_INET
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = ""
+        peer, client = "", writer.get_extra_info("peername")
         with contextlib.suppress(OSError, asyncio.CancelledError):  # the peer has gone, or all is over
-            said = {"you": writer.get_extra_info("peername")[0], "listens": listened, **greeting}
+            said = {"you": client[0] if client else "", "listens": listened, **greeting}
             writer.write(json.dumps(said).encode() + b"\n")
             peer = (await reader.readline()).decode().strip()
             here.update(awaited & {peer})
@@ -202,10 +232,20 @@ async def _meet(plan: Plan, greeting: Mapping[str, Any]) -> set[str]:
             listened.append(port)
     for listener in listeners:
         await asyncio.start_server(handle, sock=listener, limit=2 * len(_LARGE))
-    are_ready = await asyncio.gather(*(_try_peer(plan, peer, greeting["also"], awaited) for peer in plan.peers))
+    are_ready = await asyncio.gather(*(_see_peer(plan, peer, greeting["also"], awaited) for peer in plan.peers))
     while (awaited and time.monotonic() < began + _READY_WITHIN) or (here and time.monotonic() < began + _LONGEST):
         await asyncio.sleep(0.05)
     return {peer for peer, is_ready in zip(plan.peers, are_ready, strict=True) if is_ready}
+
+
+async def _see_peer(plan: Plan, peer: str, own: Mapping[str, str], awaited: Collection[str]) -> bool:
+    """As _try_peer; a connection that breaks says something about this peer, and nothing about the others."""
+    try:
+        return await _try_peer(plan, peer, own, awaited)
+    except Exception as error:  # in a way that we did not think of
+        why = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+        plan.see("VR-NET-05", f"the connection broke ({why})", f"{plan.node} -> {peer}")
+        return False
 
 
 async def _try_peer(plan: Plan, peer: str, own: Mapping[str, str], awaited: Collection[str]) -> bool:
@@ -217,8 +257,10 @@ async def _try_peer(plan: Plan, peer: str, own: Mapping[str, str], awaited: Coll
         said = json.loads(await _heard(reader))
         writer.write(plan.node.encode() + b"\n")
     # who came to us listens
-    await _try_ports(plan, peer, said.get("listens", () if peer in awaited else _LISTENED))
+    are_open = await _try_ports(plan, peer, said.get("listens", () if peer in awaited else _LISTENED))
     if not said:
+        if are_open:
+            plan.see("VR-NET-05", f"the doctor of {peer} did not answer in {_READY_WITHIN:.0f} s", where, LATE)
         return False
     is_chosen = any(os.environ.get(name) for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
     if said["you"] not in {plan.nodes[plan.node], *own.values(), *(processes.addresses() if is_chosen else ())}:
@@ -278,14 +320,27 @@ async def _trips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 def _judge_all_reduce(facts: Mapping[str, Facts], plan: Plan) -> list[Seen]:
     """While a worker does not take part, or was not ready in time, the errors of the others are no alarm: they miss its connection."""
     rows = [Seen(*found["all-reduce"]) for found in facts.values() if "all-reduce" in found]
-    is_late = any(row.status == SKIPPED for row in rows)
+    is_late = any(row.status in (SKIPPED, LATE) for row in rows)
     return [row._replace(status=SKIPPED) if is_late and row.status == ALARM else row for row in rows]
+
+
+def _judge_duplicates(facts: Mapping[str, Facts], plan: Plan) -> Iterator[Seen]:
+    """An address that answers from hardware which its node does not have. A router that answers for others (proxy ARP) has several."""
+    for node, found in facts.items():
+        macs = [*found["neighbours"].values()]
+        for peer in facts.keys() - {node}:
+            mac = found["neighbours"].get(address := plan.nodes[peer])
+            if mac and mac not in facts[peer]["macs"] and macs.count(mac) == 1:
+                own = ", ".join(one for one in facts[peer]["macs"] if one.strip("0:"))
+                what = f"{address} answers from the MAC address {mac}, and {peer} has {own}"
+                yield Seen("VR-NET-11", ALARM, f"{node} -> {peer}", what)
 
 
 _EXPORT = "put 'export GLOO_SOCKET_IFNAME=NAME', and NCCL_SOCKET_IFNAME's, into env/local.env, then 'make down up'"
 CHECKS = (
     Check("VR-NET-01", "connect on ports of Ray, Gloo and NCCL", "a worker does not join, is soon called dead, or waits for others",
-          "open all TCP ports between the hosts (Docker may set iptables' policy for FORWARD to DROP)"),
+          "correct VR-NET-11 first; open all TCP ports between the hosts (Docker may set iptables' policy for FORWARD to DROP), and let a "
+          "firewall on the way see both directions"),
     Check("VR-NET-02", "compare with the address that the other node sees", "what Ray or Gloo sends back goes elsewhere (NAT)",
           "connect the nodes without translation: HOSTS_FILE, or address=IP in NODES_FILE", quick=False),
     Check("VR-NET-03", "resolve the node's own name, as Gloo does", "Gloo listens where no other node connects to",
@@ -303,4 +358,8 @@ CHECKS = (
     Check("VR-NET-09", "all-reduce 16 MB between the workers", "a job's processes will not find each other either",
           f"see the other checks of the network first; for NCCL on the wrong interface, {_EXPORT}",
           _judge_all_reduce, quick=False),
+    Check("VR-NET-10", "ask the name server as a job does", "each connection of a job waits for it",
+          "correct the lines 'nameserver' of that node's /etc/resolv.conf, or name all nodes in its hosts file"),
+    Check("VR-NET-11", "compare MAC addresses with what the other nodes see", "another machine has this node's address, too",
+          "give one of the two another address, then run 'ip neigh flush all' on the nodes", _judge_duplicates),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_regress.doctor.checks import ALARM, SKIPPED, Check, Facts, Plan, Seen
+from verl_regress.doctor.checks import ALARM, LATE, Check, Facts, Plan, Seen
 
 _PATIENCE = 15.0  # seconds in which the probes of all nodes begin
 _LOOKED = 2.0  # seconds in which all nodes look for files before there are any: a cache may then show these late (NFS)
@@ -120,7 +120,7 @@ def _judge_directory(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
             (began, ended), (met, left) = found["looked"], known[peer]["looked"]
             status, what = ALARM, f"{node} does not see what {peer} writes, after {_PATIENCE:.0f} s"
             if min(ended, left) - max(began, met) < _TOGETHER:
-                status, what = SKIPPED, "their probes did not run at the same time"
+                status, what = LATE, "their probes did not run at the same time"
             yield Seen("VR-ROOT-02", status, f"{node}, {peer}", what)
 
 

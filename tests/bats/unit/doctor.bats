@@ -30,7 +30,7 @@ SH
 facts() {
   local seen=''
   [[ -z $1 ]] || seen="[\"VR-NET-07\", \"alarm\", \"head\", \"the proxy p:3128 catches $1\"]"
-  printf '{"kind": "Linux", "seen": [%s], "network": {}, "machine": {"error": "not asked"}, "shared root": {"error": "not asked"}}\n' "$seen"
+  printf '{"kind": "Linux", "load": "", "seen": [%s], "network": {"macs": [], "neighbours": {}}, "machine": {"error": "not asked"}, "shared root": {"error": "not asked"}}\n' "$seen"
 }
 
 doctor() { sandbox::run WORKERS=1 "$@"; }
