@@ -39,22 +39,27 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b: ")
 _NOT_OF_USER = ("RAY_", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
 _BASES = 10  # whose runs are kept
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+_LINES = 2000  # of a diff on the page
 
 
 @dataclass(frozen=True)
 class Case:
     """What is trained: a workload of verl_rehearsal, with overrides. `continues` names the case whose step-5 checkpoint it goes on from."""
 
+    name: str
     workload: str
     overrides: tuple[str, ...] = ()
     continues: str = ""
 
 
 CASES: Mapping[str, Case] = {
-    "ppo": Case("ppo", ("trainer.save_freq=5",)),
-    "grpo": Case("grpo"),
-    "sft": Case("sft"),
-    "resume": Case("ppo", ("trainer.resume_mode=resume_path",), continues="ppo"),
+    case.name: case
+    for case in (
+        Case("ppo", "ppo", ("trainer.save_freq=5",)),
+        Case("grpo", "grpo"),
+        Case("sft", "sft"),
+        Case("resume", "ppo", ("trainer.resume_mode=resume_path",), continues="ppo"),
+    )
 }
 
 
@@ -66,6 +71,18 @@ class Side:
     commit: str
     code: Path
     runs: Path
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was compared: `runs` has base's run of each case, and head's if it was trained; `untouched` names the cases where it was not."""
+
+    sides: tuple[Side, Side]
+    runs: Mapping[str, Sequence[Run]]
+    verdicts: Sequence[Verdict]
+    untouched: Sequence[str]
+    notes: Sequence[str]
+    changes: Sequence[str]  # the lines of the diff of verl
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,12 +150,12 @@ def _compare(asked: argparse.Namespace) -> int:
     found, untouched = [], []
     for name in wanted:
         case = cases[name]
-        runs[name] = [_run(base, name, case, base.runs / case.continues, inputs, asked.limit)]
+        runs[name] = [_run(base, case, base.runs / case.continues, inputs, asked.limit)]
         if only_touched and not _touches(changed, base.runs / name):
             untouched.append(name)
             continue
         of = base if case.continues in untouched else head  # those runs are equal, and head has none
-        runs[name].append(_run(head, name, case, of.runs / case.continues, inputs, asked.limit))
+        runs[name].append(_run(head, case, of.runs / case.continues, inputs, asked.limit))
         verdict = judge.case(runs[name][:1], runs[name][1:], name=name, deterministic=True)
         _say(f"{name}: {verdict.word.value}: {verdict.reason}")
         found.append(verdict)
@@ -149,7 +166,7 @@ def _compare(asked: argparse.Namespace) -> int:
             f"The packages of both are those of docker/requirements.lock, although {', '.join(packaging)} changed."
         )
     changes = _git(asked.verl, "diff", "--unified=0", "--no-color", "--no-ext-diff", *commits, "--", "verl")
-    _report(out, found, untouched, runs, (base, head), allow, notes, changes.splitlines())
+    _report(out, Results((base, head), runs, found, untouched, notes, changes.splitlines()), allow)
     for name in untouched:
         print(f"{name:<11} {_NOT_TOUCHED}: base loads nothing that differs")
     print(verdict_text.text(found, allow) if found else f"verdict     {_NOT_TOUCHED} (exit status 0)")
@@ -299,27 +316,34 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256("\n".join(of_each).encode()).hexdigest()
 
 
-def _run(side: Side, name: str, case: Case, continued: Path, inputs: Path, limit: float) -> Run:
+def _run(side: Side, case: Case, continued: Path, inputs: Path, limit: float) -> Run:
     """The run of a case: trained now, or before if it is base's and ended well. `continued` has the run that it continues."""
-    folder = side.runs / name
+    folder, title = side.runs / case.name, f"{case.name} of {side.name}"
     if _loaded_by(folder) is not None:
-        _say(f"{name} of {side.name} {side.commit[:12]}: trained before")
-        return _record(side, name, case, None)
+        _say(f"{title} {side.commit[:12]}: trained before")
+        return _record(side, case, None)
     shutil.rmtree(folder, ignore_errors=True)
     side.runs.mkdir(parents=True, exist_ok=True)
     overrides = list(case.overrides)
     if case.continues:
         if _loaded_by(continued) is None:
-            return _record(side, name, case, f"{case.continues}, whose checkpoint it continues, failed")
+            return _record(side, case, f"{case.continues}, whose checkpoint it continues, failed")
         overrides.append(f"trainer.resume_from_path={continued}/checkpoints/global_step_5")
     argv = [
-        sys.executable, "-m", "verl_rehearsal", "train", f"--model={inputs}/model", f"--data={inputs}/data", case.workload, str(folder),
+        sys.executable,
+        "-m",
+        "verl_rehearsal",
+        "train",
+        f"--model={inputs}/model",
+        f"--data={inputs}/data",
+        case.workload,
+        str(folder),
         *overrides,
-    ]  # fmt: skip
+    ]
     for bytecode in [*side.code.rglob("__pycache__")]:
         shutil.rmtree(bytecode)
-    began, log = time.monotonic(), side.runs / f"{name}.log"
-    _say(f"{name} of {side.name} {side.commit[:12]}: training, see {log}")
+    began, log = time.monotonic(), side.runs / f"{case.name}.log"
+    _say(f"{title} {side.commit[:12]}: training, see {log}")
     with log.open("wb") as output:
         failure = _train(argv, side.code, output.fileno(), limit)
     seconds = time.monotonic() - began
@@ -327,10 +351,10 @@ def _run(side: Side, name: str, case: Case, continued: Path, inputs: Path, limit
         failure = f"the rehearsal is not faithful: {problem}"
     elif failure is not None:
         failure = f"{failure}: {_why(log.read_text('utf-8', 'replace'))}"
-    _say(f"{name} of {side.name}: {failure or 'ended well'} after {seconds:.0f} s")
+    _say(f"{title}: {failure or 'ended well'} after {seconds:.0f} s")
     if failure is None:
         _complete(folder, _modules(side.code))
-    return _record(side, name, case, failure)
+    return _record(side, case, failure)
 
 
 def _modules(code: Path) -> list[str]:
@@ -353,9 +377,14 @@ def _train(argv: Sequence[str], code: Path, output: int, limit: float) -> str | 
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_OF_USER)}
     process = subprocess.Popen(
-        argv, cwd=code, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**environment, "PYTHONPATH": str(code)},
+        argv,
+        cwd=code,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env={**environment, "PYTHONPATH": str(code)},
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         status = process.wait(limit)
     except subprocess.TimeoutExpired:
@@ -382,25 +411,35 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _unfaithful(workload: str, folder: Path) -> str | None:
     """The first check of a rehearsal that failed, or None."""
     done = subprocess.run(
-        [sys.executable, "-m", "verl_rehearsal.fidelity", workload, str(folder / "metrics.jsonl"), str(folder / "reports"), "--one-machine"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "verl_rehearsal.fidelity",
+            workload,
+            str(folder / "metrics.jsonl"),
+            str(folder / "reports"),
+            "--one-machine",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode == 0:
         return None
     lines = (done.stdout + done.stderr).splitlines()
     return next((line for line in lines if line.startswith(("FAIL", "error"))), "its checks did not run")
 
 
-def _record(side: Side, name: str, case: Case, failure: str | None) -> Run:
+def _record(side: Side, case: Case, failure: str | None) -> Run:
     """What the judge reads. A run that ended before its first step has an empty record."""
     try:
-        run = records.read(side.runs / name / "metrics.jsonl")
+        run = records.read(side.runs / case.name / "metrics.jsonl")
     except CannotJudge as error:
         run = Run(name="", series={})
         failure = failure or str(error)
     return dataclasses.replace(
         run,
-        name=f"{name} of {side.name}",
+        name=f"{case.name} of {side.name}",
         workload=case.workload,
         seed="1",
         failure=failure,
@@ -409,24 +448,19 @@ def _record(side: Side, name: str, case: Case, failure: str | None) -> Run:
     )
 
 
-def _report(
-    out: Path, found: Sequence[Verdict], untouched: Sequence[str], runs: Mapping[str, Sequence[Run]], sides: Sequence[Side],
-    allow: Collection[Word], notes: Sequence[str], changes: Sequence[str],
-) -> None:  # fmt: skip
+def _report(out: Path, results: Results, allow: Collection[Word]) -> None:
     """Write report.md, report.html, report.json, junit.xml and verdict.json, and in GitHub's CI the step's summary."""
+    found, untouched = results.verdicts, results.untouched
     words = {each.case: each.word.value for each in found} | dict.fromkeys(untouched, _NOT_TOUCHED)
     worst = verdicts.worst(found).value if found else _NOT_TOUCHED
     cases = ", ".join(case for case, word in words.items() if word == worst)
-    answer = f"{sides[1].commit[:12]} against {sides[0].commit[:12]} in {cases}"
-    markdown = _markdown(f"{worst}: {answer}", found, untouched, notes)
+    base, head = results.sides
+    answer = f"{head.commit[:12]} against {base.commit[:12]} in {cases}"
+    markdown = _markdown(f"{worst}: {answer}", results)
     document = {"verdict": worst, "status": 0, "cases": []}
     if found:
         document = json.loads(verdict_text.as_json(found, allow))
-        page = verdict_page.Page(
-            answer, worst, {side.name: side.commit for side in sides}, notes,
-            [verdict_page.Case(each.case, [each], runs[each.case][:1], runs[each.case][1:]) for each in found], code=changes[:2000],
-        )  # fmt: skip
-        (out / "report.html").write_text(verdict_page.html(page), "utf-8")
+        (out / "report.html").write_text(verdict_page.html(_page(answer, worst, results)), "utf-8")
     document["not_touched"] = list(untouched)
     (out / "report.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
     tests = [junit.Test("verdict", name, skipped=_NOT_TOUCHED) for name in untouched]
@@ -439,14 +473,28 @@ def _report(
             file.write(markdown)
 
 
-def _markdown(title: str, found: Sequence[Verdict], untouched: Sequence[str], notes: Sequence[str]) -> str:
+def _page(answer: str, worst: str, results: Results) -> verdict_page.Page:
+    return verdict_page.Page(
+        answer=answer,
+        word=worst,
+        facts={side.name: side.commit for side in results.sides},
+        warnings=results.notes,
+        cases=[
+            verdict_page.Case(each.case, [each], results.runs[each.case][:1], results.runs[each.case][1:])
+            for each in results.verdicts
+        ],
+        code=results.changes[:_LINES],
+    )
+
+
+def _markdown(title: str, results: Results) -> str:
     rows = [
         f"| {each.case} | **{each.word.value}** | {_cell(each.reason)} | {_cell(str(each.first or '-'))} |"
-        for each in found
+        for each in results.verdicts
     ]
-    rows += [f"| {name} | {_NOT_TOUCHED} | it was not trained | - |" for name in untouched]
+    rows += [f"| {name} | {_NOT_TOUCHED} | it was not trained | - |" for name in results.untouched]
     table = ["| case | verdict | why | first difference |", "| --- | --- | --- | --- |", *rows]
-    return "\n".join([f"## {_cell(title)}", "", *table, "", *(f"{_cell(note)}\n" for note in notes)]) + "\n"
+    return "\n".join([f"## {_cell(title)}", "", *table, "", *(f"{_cell(note)}\n" for note in results.notes)]) + "\n"
 
 
 def _cell(text: str) -> str:

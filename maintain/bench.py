@@ -49,17 +49,67 @@ class Row:
 
 
 ROWS = (
-    Row("up", "`make up`, image there, nothing running → all ALIVE", "up", "one after the other", "head then workers, each command waited for", 0.65),
-    Row("up_at_once", "the same", "up", "all at once", "a bare `docker compose up` + all `ray start` at once, waited for by HTTP", 1.05),
-    Row("up_workers", "`make up WORKERS=4`, nothing running → all ALIVE", "up_workers", "2 workers", "`make up` with 2 workers", 1.5),
-    Row("up_again", "`make up` when up", "up_again", "docker compose up", "`docker compose up -d` when up", 2.5, "ours alone"),
-    Row("submit", "`make submit` returns, override check included", "submit", "ray job submit", "`ray job submit --no-wait` in the head", 0.6),
-    Row("status", "`make status`", "status", "four commands", "`ray status` + `ray list nodes` + `ray job list` + `ray list actors`", 0.1),
+    Row(
+        "up",
+        "`make up`, image there, nothing running → all ALIVE",
+        "up",
+        "one after the other",
+        "head then workers, each command waited for",
+        0.65,
+    ),
+    Row(
+        "up_at_once",
+        "the same",
+        "up",
+        "all at once",
+        "a bare `docker compose up` + all `ray start` at once, waited for by HTTP",
+        1.05,
+    ),
+    Row(
+        "up_workers",
+        "`make up WORKERS=4`, nothing running → all ALIVE",
+        "up_workers",
+        "2 workers",
+        "`make up` with 2 workers",
+        1.5,
+    ),
+    Row(
+        "up_again",
+        "`make up` when up",
+        "up_again",
+        "docker compose up",
+        "`docker compose up -d` when up",
+        2.5,
+        "ours alone",
+    ),
+    Row(
+        "submit",
+        "`make submit` returns, override check included",
+        "submit",
+        "ray job submit",
+        "`ray job submit --no-wait` in the head",
+        0.6,
+    ),
+    Row(
+        "status",
+        "`make status`",
+        "status",
+        "four commands",
+        "`ray status` + `ray list nodes` + `ray job list` + `ray list actors`",
+        0.1,
+    ),
     Row("debug", "debug bundle", "debug", "four commands", "the same four commands", 0.15),
     Row("snapshot", "snapshot of a changed tree", "snapshot", "cp -a", "`cp -a`", 1.0),
     Row("verify", "`make verify`", "verify", "its training jobs, bare", "the sum of its bare training jobs", 1.1),
-    Row("verify_known", "`make verify`, A's runs known", "verify:known", "A and B", "the session before, which ran A and B", 0.55),
-)  # fmt: skip
+    Row(
+        "verify_known",
+        "`make verify`, A's runs known",
+        "verify:known",
+        "A and B",
+        "the session before, which ran A and B",
+        0.55,
+    ),
+)
 
 
 def results(runs: str, facts: str) -> dict[str, Any]:
@@ -231,11 +281,23 @@ def _bare(session: Path, shared: Path, name: str) -> None:
             (home / part).mkdir(parents=True)
         (home / "run.sh").write_text(f"exec {shlex.join(plan['argv'])}\n", encoding="utf-8")
         argv = [
-            "ray", "job", "submit", "--address", plan["address"], "--submission-id", f"bare-{name}-{key}",
-            "--entrypoint-num-cpus", f"{plan['entrypoint_num_cpus']:g}",
-            "--entrypoint-resources", json.dumps(plan["entrypoint_resources"]),
-            "--runtime-env-json", json.dumps(runtime_env), "--", "sh", f"{homes[job['job_dir']]}/run.sh",
-        ]  # fmt: skip
+            "ray",
+            "job",
+            "submit",
+            "--address",
+            plan["address"],
+            "--submission-id",
+            f"bare-{name}-{key}",
+            "--entrypoint-num-cpus",
+            f"{plan['entrypoint_num_cpus']:g}",
+            "--entrypoint-resources",
+            json.dumps(plan["entrypoint_resources"]),
+            "--runtime-env-json",
+            json.dumps(runtime_env),
+            "--",
+            "sh",
+            f"{homes[job['job_dir']]}/run.sh",
+        ]
         (home / "argv").write_text("".join(f"{word}\0" for word in argv), encoding="utf-8")
 
 

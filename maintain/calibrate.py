@@ -65,7 +65,7 @@ def record(name: str, job: str, verl: str, commit: str, image: str) -> None:
     """Record a run that has ended."""
     run = next(run for run in calibration.planned(calibration.MOST_PAIRS) if run.name == name)
     now = datetime.now(timezone.utc).isoformat(timespec="minutes")
-    facts = {"workload": run.recipe.workload, "verl": verl, "commit": commit, "image": image, "recorded": now}  # fmt: skip
+    facts = {"workload": run.recipe.workload, "verl": verl, "commit": commit, "image": image, "recorded": now}
     calibration.record(run, Path(job), facts)
 
 
@@ -95,12 +95,24 @@ def page() -> str:
         f"*caught*: the verdict is *regressed* or *changed*. *as expected*: the first step and the first metric that differ are those that\n"
         f"the index of the mutations names; six of its entries were too narrow and were corrected after the runs, with the reason beside them.\n"
         f"One run of B is enough, except for speed and memory, which take {MEASURED_RUNS} of each side, in turn.",
-        _table(("mutation", "workload", "steps", "verdict", "rule", "first difference", "as expected"), map(_planted, planted)),
+        _table(
+            ("mutation", "workload", "steps", "verdict", "rule", "first difference", "as expected"),
+            map(_planted, planted),
+        ),
         "## Harmless changes",
         _table(("mutation", "workload", "steps", "verdict", "rule", "reason"), map(_harmless, harmless)),
         "## In noise: how many pairs are needed",
         _sentence_on_pairs(),
-        _table(("mutation", "workload", *(f"{pairs} {'pair' if pairs == 1 else 'pairs'}" for pairs in _PAIRS), "pairs needed", "first metric named, or the reason"), [_in_noise(*each) for each in in_noise]),
+        _table(
+            (
+                "mutation",
+                "workload",
+                *(f"{pairs} {'pair' if pairs == 1 else 'pairs'}" for pairs in _PAIRS),
+                "pairs needed",
+                "first metric named, or the reason",
+            ),
+            [_in_noise(*each) for each in in_noise],
+        ),
         *_replay(in_noise),
         *_edits(),
         "## Not caught",
@@ -108,12 +120,18 @@ def page() -> str:
         "In noise:\n\n" + (_reasons(known["not_caught_in_noise"]) or "All that are recorded to the end are caught."),
         "With replay:\n\n" + (_reasons(known["not_caught_with_replay"]) or "None is called the same."),
         "## Caught, but not as expected",
-        _reasons({each.mutation.name: _expected(each.mutation) for each in planted if each.is_caught and not each.is_named_right})
+        _reasons(
+            {
+                each.mutation.name: _expected(each.mutation)
+                for each in planted
+                if each.is_caught and not each.is_named_right
+            }
+        )
         or "None.",
         "## Not recorded yet",
         _reasons(known["pending"]) or "All mutations are recorded.",
         "In noise:\n\n" + (_reasons(known["pending_in_noise"]) or "All that were chosen are recorded to the end."),
-    ]  # fmt: skip
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -131,7 +149,9 @@ def _source(abouts: Sequence[Mapping[str, Any]]) -> str:
 def _summary(planted: Sequence[Result], harmless: Sequence[Result]) -> Iterable[Sequence[str]]:
     caught = [each for each in planted if each.is_caught]
     yield _row_at_least("planted regressions caught", len(caught), len(planted))
-    yield _row_at_least("of these, first step and metric as expected", sum(each.is_named_right for each in caught), len(caught))  # fmt: skip
+    yield _row_at_least(
+        "of these, first step and metric as expected", sum(each.is_named_right for each in caught), len(caught)
+    )
     yield _row_at_most("alarms over harmless changes", sum(each.is_alarm for each in harmless), len(harmless))
     held_out: tuple[list[Verdict], list[Verdict]] = ([], [])
     for workload in WORKLOADS:
@@ -154,7 +174,9 @@ def _rows_on_replays(workload: str) -> Iterable[Sequence[str]]:
         same = pairs.count(Word.SAME)
         yield f"A against A called the same, {workload}, pairs with replay", f"{same} of {len(pairs)}", shared
         alarmed = {seed: not set(calibration.ALARMS).isdisjoint(words) for seed, words in by_seed.items()}
-        yield _row_at_most(f"seeds with an alarm in any of their pairs with replay, {workload}", sum(alarmed.values()), len(alarmed))  # fmt: skip
+        yield _row_at_most(
+            f"seeds with an alarm in any of their pairs with replay, {workload}", sum(alarmed.values()), len(alarmed)
+        )
         held_out = [is_alarm for seed, is_alarm in alarmed.items() if seed > calibration.SEEN_REPLAYED[workload]]
         yield _row_at_most(f"of these seeds, those held out, {workload}", sum(held_out), len(held_out))
 
@@ -210,8 +232,16 @@ def _sentence_on_noise() -> str:
 
 def _planted(result: Result) -> Sequence[str]:
     first = result.verdict.first
-    shown = f"step {first.step}, `{first.metric}`: {number(first.a)}, {number(first.b)}" if first else result.verdict.reason  # fmt: skip
-    return (*_named(result.mutation), f"{result.verdict.word.value}{'' if result.is_caught else ' (**not caught**)'}", f"`{result.verdict.rule}`", shown, "yes" if result.is_named_right else "no")  # fmt: skip
+    shown = (
+        f"step {first.step}, `{first.metric}`: {number(first.a)}, {number(first.b)}" if first else result.verdict.reason
+    )
+    return (
+        *_named(result.mutation),
+        f"{result.verdict.word.value}{'' if result.is_caught else ' (**not caught**)'}",
+        f"`{result.verdict.rule}`",
+        shown,
+        "yes" if result.is_named_right else "no",
+    )
 
 
 def _sentence_on_pairs() -> str:
@@ -228,7 +258,11 @@ def _sentence_on_pairs() -> str:
 
 def _in_noise(mutation: Mutation, found: Mapping[int, Verdict]) -> Sequence[str]:
     pairs, last = list(found.items())[-1]
-    first = f"step {last.first.step}, `{last.first.metric}`: {number(last.first.a)}, {number(last.first.b)}" if last.first else last.reason  # fmt: skip
+    first = (
+        f"step {last.first.step}, `{last.first.metric}`: {number(last.first.a)}, {number(last.first.b)}"
+        if last.first
+        else last.reason
+    )
     words = [f"{found[each].word.value} (`{found[each].rule}`)" if each in found else "" for each in _PAIRS]
     decided = calibration.is_decided(found)
     passed = decided and not mutation.harmless and last.word not in calibration.CAUGHT
@@ -254,7 +288,9 @@ def _replay(in_noise: Sequence[tuple[Mutation, Mapping[int, Verdict]]]) -> Itera
         "seeds of the pairs up to 69. The others are held out: they were judged when it was done. The noise is harder than that of a real replay: the\n"
         "patch shuffles each run's batches, and verl hands a recording on in one order."
     )
-    yield _table(("mutation", "workload", "pairs needed in noise", "with replay", "first metric named, or the reason"), rows)  # fmt: skip
+    yield _table(
+        ("mutation", "workload", "pairs needed in noise", "with replay", "first metric named, or the reason"), rows
+    )
 
 
 def _edits() -> Iterable[str]:
@@ -284,7 +320,12 @@ def _words(found: Sequence[Verdict]) -> str:
 
 
 def _harmless(result: Result) -> Sequence[str]:
-    return (*_named(result.mutation), f"{result.verdict.word.value}{' (**alarm**)' if result.is_alarm else ''}", f"`{result.verdict.rule}`", result.verdict.reason)  # fmt: skip
+    return (
+        *_named(result.mutation),
+        f"{result.verdict.word.value}{' (**alarm**)' if result.is_alarm else ''}",
+        f"`{result.verdict.rule}`",
+        result.verdict.reason,
+    )
 
 
 def _named(mutation: Mutation) -> Sequence[str]:

@@ -79,7 +79,20 @@ _KEPT_OF_NOISY = (
     "timing_s/step",
 )
 _REPLAY = ("skip.", "trainer.experiment_name=", "trainer.project_name=")  # what only says where the rollouts are
-_RESOLVED = ("submission_id", "workload", "profile", "code_id", "shared_root", "code_path", "model", "dataset", "reward_fn", "job_dir", "devices", "parent")  # fmt: skip
+_RESOLVED = (
+    "submission_id",
+    "workload",
+    "profile",
+    "code_id",
+    "shared_root",
+    "code_path",
+    "model",
+    "dataset",
+    "reward_fn",
+    "job_dir",
+    "devices",
+    "parent",
+)
 
 
 @dataclass(frozen=True)
@@ -210,10 +223,18 @@ def mutations() -> list[Mutation]:
 def _mutation(name: str, said: Mapping[str, Any]) -> Mutation:
     steps = int(said.get("steps", STEPS))
     signal = said.get("signal") or {key: True for key in WITHOUT_METRIC if said.get(key)}
-    recipe = Recipe(said["workload"], tuple(said.get("overrides", ())), steps, bool(said.get("continues")), not MEASURED.keys().isdisjoint(signal))  # fmt: skip
+    recipe = Recipe(
+        said["workload"],
+        tuple(said.get("overrides", ())),
+        steps,
+        bool(said.get("continues")),
+        not MEASURED.keys().isdisjoint(signal),
+    )
     noise = {"rounding": ROUNDING}.get(said.get("noise", ""), NOISE)
     from_pair = REPLAYED if said.get("all_metrics") else 1
-    return Mutation(name, said["title"], recipe, bool(said.get("harmless")), signal, bool(said.get("perturbed")), noise, from_pair)  # fmt: skip
+    return Mutation(
+        name, said["title"], recipe, bool(said.get("harmless")), signal, bool(said.get("perturbed")), noise, from_pair
+    )
 
 
 def noisy_pair(workload: str, number: int, noise: Path = NOISE) -> tuple[Run, Run]:
@@ -371,13 +392,17 @@ def _cut_down(job: Path, run: Run) -> dict[str, str]:
     # Numbers instead of ${8*workers}: earlier records have them.
     overrides = {key: [of_shape(text, workers, 1) for text in texts] for key, texts in of_profile.items()}
     content = {
-        "config/asked.json": {"said": {key: said[key] for key in ("seed", "overrides", "deterministic") if said.get(key) is not None}},
+        "config/asked.json": {
+            "said": {key: said[key] for key in ("seed", "overrides", "deterministic") if said.get(key) is not None}
+        },
         "config/job_spec.json": _some(_read(job / "config/job_spec.json"), ("trainer_overrides",)),
         "config/ray_config.yaml": {"trainer_overrides": _some(overrides, (rl, run.recipe.workload))},
         "config/resolved.json": _some(_read(job / "config/resolved.json"), _RESOLVED),
         "config/runtime_env.json": _some(_read(job / "config/runtime_env.json"), ("env_vars",)),
-        "state/ended": _some(_read(job / "state/ended"), ("exit_code", "reason", "told_to_stop", "cause", "lost_nodes", "head_gone")),
-    }  # fmt: skip
+        "state/ended": _some(
+            _read(job / "state/ended"), ("exit_code", "reason", "told_to_stop", "cause", "lost_nodes", "head_gone")
+        ),
+    }
     for path in sorted(job.glob("debug/*-submitted/nodes.json"))[:1]:
         shapes = [_some(node, ("is_head_node", "state", "resources_total")) for node in nodes]
         content[str(path.relative_to(job))] = {"answer": {"result": shapes}}
@@ -398,15 +423,20 @@ def _metrics(text: str, run: Run) -> str:
     names = {name for row in rows for name in row["data"]}
     kept = {name for name, _ in metrics.decisive_of(run.recipe.workload, names)} | {*_KEPT_OF_NOISY}
     return "".join(
-        json.dumps({"step": row["step"], "data": {name: row["data"][name] for name in row["data"] if name in kept}}) + "\n"
+        json.dumps({"step": row["step"], "data": {name: row["data"][name] for name in row["data"] if name in kept}})
+        + "\n"
         for row in rows
-    )  # fmt: skip
+    )
 
 
 def _seconds(attempt: Path) -> int:
     """From the start of its driver to its end, without the time in the queue."""
     started, ended = (_read(attempt / f"state/{name}").get("time") for name in ("started", "ended"))
-    return round((datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds()) if started and ended else 0  # fmt: skip
+    return (
+        round((datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds())
+        if started and ended
+        else 0
+    )
 
 
 def _some(content: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

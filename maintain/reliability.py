@@ -74,14 +74,17 @@ def page(runs: Sequence[Run]) -> str:
             "`make -C maintain faults` runs the fault tests and adds their records.",
             "*answer after*: seconds from the fault until `make wait` ended. *make up*: how long it then took until all nodes were ALIVE.",
             "",
-            *(f"- {len(run['records'])} records up to {run['written']}, commit {run['commit']}, {run['machine']}." for run in runs),
+            *(
+                f"- {len(run['records'])} records up to {run['written']}, commit {run['commit']}, {run['machine']}."
+                for run in runs
+            ),
             "",
             f"| what | {' | '.join(COLUMNS)} |",
             "|" + " --- |" * (len(COLUMNS) + 1),
             *(f"| {' | '.join(row)} |" for row in rows),
             "",
         ]
-    )  # fmt: skip
+    )
 
 
 def answer(tries: list[Record]) -> str:

@@ -36,9 +36,11 @@ def main(argv: list[str] | None = None) -> None:
     for command in (model, data):
         command.add_argument("--seed", type=int, default=1)
     training = commands.add_parser(
-        "train", allow_abbrev=False, usage="%(prog)s --model DIR --data DIR {ppo,grpo,sft} RUN [OVERRIDE...]",
+        "train",
+        allow_abbrev=False,
+        usage="%(prog)s --model DIR --data DIR {ppo,grpo,sft} RUN [OVERRIDE...]",
         help="one of verl's trainers, 10 steps: RUN gets metrics.jsonl, reports and checkpoints",
-    )  # fmt: skip
+    )
     training.add_argument("--model", type=Path, metavar="DIR", required=True)
     training.add_argument("--data", type=Path, metavar="DIR", required=True)
     training.add_argument("--print", action="store_true", help="print verl's command instead, and start nothing")

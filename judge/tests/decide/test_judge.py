@@ -154,7 +154,7 @@ def test_replayed_runs_of_a_gpu_differ_from_the_recorded_one_and_not_from_each_o
         edit(again, "actor/grad_norm", lambda step, value: value * (1 + 1e-6)), name="p", fingerprint="p"
     )
     assert judge.case([first, again, third], [grows], perturbed=[perturbed]).word is Word.CHANGED
-    assert {each.mark for each in curves.case_curves("grpo", [first, again, third], [b], deterministic=True)} == {None}
+    assert {each.mark for each in curves.case_curves("grpo", curves.Sides([first, again, third], [b], True))} == {None}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def simulated(seed, summaries, shift=0.0, *, by_seed=1.0, scatter=1.0, repeats=0
     b[..., 0] += shift * np.sqrt(2)
     found = np.full(sessions, "inconclusive", dtype=object)
     for look in LOOKS:
-        result = statistics.look_at(a[:, :look], b[:, :look], np.zeros(summaries), of_repeats)
+        result = statistics.look_at(a[:, :look], b[:, :look], np.zeros(summaries), statistics.Alone(of_repeats))
         undecided = found == "inconclusive"
         found[undecided & result.differs.any(axis=-1)] = "differs"
         undecided = found == "inconclusive"
@@ -75,8 +75,8 @@ def test_a_b_that_scatters_much_more_than_a_is_seldom_said_to_be_the_same(by_see
 def test_repeats_without_a_difference_leave_no_noise_if_there_are_enough():
     """One or two may be chance: of 60 noisy pairs of GRPO, half had the same mean score in the last third."""
     a, difference = generator(8).normal(size=(2, 6, 1))
-    assert statistics.noise(a, difference, repeats=np.zeros((3, 1)))[0] == 0
-    assert statistics.noise(a, difference, repeats=np.zeros((2, 1)))[0] > 0.5
+    assert statistics.noise(a, difference, statistics.Alone(np.zeros((3, 1))))[0] == 0
+    assert statistics.noise(a, difference, statistics.Alone(np.zeros((2, 1))))[0] > 0.5
 
 
 @pytest.mark.parametrize(("floor", "same"), [(0.1, False), (5.0, True)])
@@ -157,10 +157,12 @@ def test_noise_is_that_of_the_pairs_and_of_the_repeats_with_one_seed():
     difference = np.array([[1.0], [-1.0], [1.0], [-1.0], [1.0], [-1.0]])
     assert statistics.noise(a, difference)[0] == pytest.approx(np.sqrt(6 / 5))
     assert statistics.noise(a, difference + 50)[0] == pytest.approx(np.sqrt(6 / 5))
-    assert statistics.noise(a, difference, repeats=np.array([[4.0]]))[0] == pytest.approx(np.sqrt((6 + 16) / 6))
+    assert statistics.noise(a, difference, statistics.Alone(np.array([[4.0]])))[0] == pytest.approx(
+        np.sqrt((6 + 16) / 6)
+    )
     assert statistics.noise(a, 1e6 * difference)[0] == pytest.approx(np.sqrt(2) * a.std(ddof=1))
     others = np.array([[300.0], [-300.0]])
-    assert statistics.noise(a, 1e6 * difference, others=others)[0] == pytest.approx(
+    assert statistics.noise(a, 1e6 * difference, statistics.Alone(others=others))[0] == pytest.approx(
         np.sqrt(2) * np.vstack([a, others]).std(ddof=1)
     )
 

@@ -130,7 +130,7 @@ def test_a_case_may_have_its_own_decisive_curves():
     rng = generator(7)
     a, b = noisy(rng, "a", "1"), noisy(rng, "b", "1")
     chosen = [metrics.Decisive("critic/values/mean", 0)]
-    found = curves.case_curves("ppo", [a], [b], chosen, ("timing_s/step", 3))
+    found = curves.case_curves("ppo", curves.Sides([a], [b]), chosen, ("timing_s/step", 3))
     assert [curve.metric for curve in found] == ["timing_s/step", "critic/values/mean"]
 
 
@@ -144,7 +144,7 @@ class TestStory:
         collapsed = [
             edit(run, "critic/score/mean", change) if at in (of_b or range(pairs)) else run for at, run in enumerate(b)
         ]
-        found = curves.case_curves("ppo", a, collapsed, self.SCORE)
+        found = curves.case_curves("ppo", curves.Sides(a, collapsed), self.SCORE)
         return found[0], curves.summary(found)
 
     def test_runs_that_leave_the_band_are_counted_from_the_first_step_outside(self):
@@ -163,21 +163,21 @@ class TestStory:
     def test_runs_in_the_band_that_are_apart_together_are_marked_where_the_verdict_says(self):
         a, b = session(generator(11), 8, {"critic/score/mean": -0.03}, steps=30)
         named = [metrics.Decisive("actor/entropy", 0), *self.SCORE]
-        found = curves.case_curves("ppo", a, b, named, ("critic/score/mean", 4), deterministic=False)
+        found = curves.case_curves("ppo", curves.Sides(a, b, False), named, ("critic/score/mean", 4))
         story = "All 8 runs of B stay in A's band at every step, but taken together they are clearly apart, first at step 4."
         assert [(curve.mark, curve.story) for curve in found[:1]] == [(4, story)]
         assert curves.summary(found).endswith(
             f"B leaves it in none of 2 metrics, but see critic/score/mean: a{story[1:]}"
         )
         assert ">first clearly apart: step 4<" in curves.svg(found[0], "x")
-        undecided = curves.case_curves("ppo", a, b, named, ("critic/score/mean", None), deterministic=False)
+        undecided = curves.case_curves("ppo", curves.Sides(a, b, False), named, ("critic/score/mean", None))
         assert [curve.mark for curve in undecided] == [None, None]
 
     def test_what_leaves_the_band_first_is_drawn_first(self):
         a, b = session(generator(5), 8, steps=30)
         b = [edit(edit(run, "critic/score/mean", {20: -9.0}), "actor/entropy", {12: 99.0}) for run in b]
         named = ("actor/kl_loss", "critic/score/mean", "actor/entropy")
-        found = curves.case_curves("ppo", a, b, [metrics.Decisive(name, 0) for name in named])
+        found = curves.case_curves("ppo", curves.Sides(a, b), [metrics.Decisive(name, 0) for name in named])
         assert [curve.mark for curve in found][:2] == [12, 20]
 
     def test_runs_in_the_band_are_said_to_stay_in_it(self):
@@ -195,27 +195,27 @@ class TestStory:
 
     def test_too_few_runs_of_a_that_differ_draw_no_band_and_mark_nothing(self):
         a, b = session(generator(5), 2)
-        found = curves.case_curves("ppo", a, b, self.SCORE, deterministic=False)
+        found = curves.case_curves("ppo", curves.Sides(a, b, False), self.SCORE)
         assert (found[0].band, found[0].mark, found[0].story) == (None, None, "")
         assert curves.summary(found) == ""
 
     def test_a_metric_without_a_band_is_marked_in_noise_only_where_the_verdict_says(self):
         a, b = session(generator(5), 8)
-        found = curves.case_curves("ppo", a, b, self.SCORE, ("actor/grad_norm", 9))
+        found = curves.case_curves("ppo", curves.Sides(a, b), self.SCORE, ("actor/grad_norm", 9))
         assert [(curve.metric, curve.mark, curve.story) for curve in found[:1]] == [("actor/grad_norm", 9, "")]
         assert curves.summary(found).endswith("B leaves it in none of 1 metric.")
 
     def test_where_a_repeats_itself_each_run_is_compared_with_the_one_of_its_seed(self):
         a, _ = session(generator(5), 3)
         same = [dataclasses.replace(run, name=f"b{run.seed}") for run in reversed(a)]
-        [equal] = curves.case_curves("ppo", [*a, a[0]], same, self.SCORE, deterministic=True)
+        [equal] = curves.case_curves("ppo", curves.Sides([*a, a[0]], same, True), self.SCORE)
         assert (equal.band, equal.mark, equal.story) == (None, None, "B has A's values at every step.")
         rounded = [
             edit(run, "critic/score/mean", lambda _step, value: value * (1 + exact.ROUNDING / 3)) for run in same
         ]
-        assert curves.case_curves("ppo", a, rounded, self.SCORE, deterministic=True)[0].mark is None
+        assert curves.case_curves("ppo", curves.Sides(a, rounded, True), self.SCORE)[0].mark is None
         other = [edit(same[0], "critic/score/mean", {7: 0.9}), *same[1:]]
-        found = curves.case_curves("ppo", a, other, self.SCORE, deterministic=True)
+        found = curves.case_curves("ppo", curves.Sides(a, other, True), self.SCORE)
         assert found[0].story == "1 of 3 runs of B differs from A, first at step 7."
         assert curves.summary(found) == (
             "B differs from A in 1 of 1 metric, first in critic/score/mean: 1 of 3 runs of B differs from A, first at step 7."
@@ -265,7 +265,7 @@ def test_the_table_of_a_curve_has_all_values_or_evenly_chosen_ones():
 
 def test_the_table_of_a_curve_with_a_band_has_its_limits_and_those_of_b():
     a, b = session(generator(5), 3)
-    [curve] = curves.case_curves("ppo", a, b, [metrics.Decisive("critic/score/mean", 1)])
+    [curve] = curves.case_curves("ppo", curves.Sides(a, b), [metrics.Decisive("critic/score/mean", 1)])
     names, rows = curve.table()
     of_b = [run.series["critic/score/mean"][1] for run in b]
     assert names == ("A from", "A to", "B from", "B to")
@@ -363,7 +363,7 @@ def test_each_run_of_a_is_drawn_behind_their_mean():
     lines = []
     for pairs in (1, 3):
         a, b = session(generator(5), pairs)
-        [curve] = curves.case_curves("ppo", a, b, [metrics.Decisive("critic/score/mean", 1)], deterministic=False)
+        [curve] = curves.case_curves("ppo", curves.Sides(a, b, False), [metrics.Decisive("critic/score/mean", 1)])
         lines.append(curves.svg(curve, "x").count("stroke-opacity: 0.5"))
     assert lines == [0, 1]
 

@@ -23,6 +23,8 @@ _NEIGHBOURS = 0.1  # of the steps, on each side of a step
 _FEWEST_NEIGHBOURS = 2
 _LEAST_UNIT = 1e-9  # where A's runs are equal and the metric has no floor
 
+_Course = tuple[list[int], Array, float]  # of a metric: its steps, the values as (runs, steps), and its floor
+
 
 @dataclass(frozen=True)
 class Band:
@@ -43,17 +45,21 @@ def bands(
     that are not finite are left out.
     """
     runs = _one_of_each_seed(runs_a) if deterministic else list(runs_a)
-    courses = {}
-    for name, about in decisive:
-        mine = [run for run in runs if name in run.series]
-        if len(mine) >= FEWEST_RUNS:
-            steps = sorted({step for run in mine for step in run.series[name]})
-            values = table(name, mine, steps)
-            size = max(metrics.scale_of(name, run.series) for run in mine)
-            courses[name] = (steps, np.where(np.isfinite(values), values, np.nan), about.floor_of(size))
+    courses = {name: course for name, about in decisive if (course := _course(name, about, runs))}
     with np.errstate(all="ignore"):  # what no float can hold makes a band without limits
         strays = max((_farthest(values, floor) for _, values, floor in courses.values()), default=0.0)
         return {name: _band(name, *course, strays) for name, course in courses.items()}
+
+
+def _course(name: str, about: Decisive, runs: Sequence[Run]) -> _Course | None:
+    """The steps of a metric, its values run by run, and its floor; None if too few runs have it."""
+    mine = [run for run in runs if name in run.series]
+    if len(mine) < FEWEST_RUNS:
+        return None
+    steps = sorted({step for run in mine for step in run.series[name]})
+    values = table(name, mine, steps)
+    size = max(metrics.scale_of(name, run.series) for run in mine)
+    return steps, np.where(np.isfinite(values), values, np.nan), about.floor_of(size)
 
 
 def outside(band: Band, run: Run) -> list[tuple[int, float]]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from verl_verdict.decide import by_value, diagnosis, joint, restless, sampled
 from verl_verdict.decide.case import Case
-from verl_verdict.decide.diagnosis import counted, listed, number
+from verl_verdict.decide.diagnosis import Place, counted, listed, number
 from verl_verdict.decide.exact import ROUNDING, Comparison, Outcome
 from verl_verdict.decide.outliers import Outlier
 from verl_verdict.decide.pairing import Pair
@@ -132,7 +132,7 @@ def first_update(case: Case) -> Evidence | None:
     if len(set(of_a)) > 1 or any(abs(value - of_a[0][1]) <= least for _, value in of_b):
         return None
     step, value = of_a[0]
-    first = diagnosis.at(step, name, value, of_b[0][1], case.config)
+    first = diagnosis.at(Place(step, name, value, of_b[0][1]), case.config)
     return Evidence(
         {"values": diagnosis.a_and_b(value, of_b[0][1]), "step": step},
         how="value by value, before any update",

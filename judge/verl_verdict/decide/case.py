@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from verl_verdict.decide import diagnosis, exact, laws, notes, outliers, pairing, preconditions, sampled
-from verl_verdict.decide.diagnosis import Diagnosis, listed
+from verl_verdict.decide.diagnosis import Diagnosis, Place, listed
 from verl_verdict.decide.exact import Comparison, Noise, OneSided, Outcome
 from verl_verdict.decide.laws import Breach
 from verl_verdict.decide.outliers import Outlier
@@ -192,7 +192,7 @@ class Case:
             return None
         first, *others = self.breaches
         names = [each.metric for each in others if each.step == first.step]
-        return diagnosis.at(first.step, first.metric, first.a, first.b, self.config, names)
+        return diagnosis.at(Place(first.step, first.metric, first.a, first.b), self.config, names)
 
     # --- by pairs
 
@@ -241,7 +241,7 @@ class Case:
         if self.is_exact and Outcome.DIFFERS in self.outcomes and self.first_value:
             return self.first_value
         names = [each.metric for each in others]
-        return diagnosis.at(first.step, first.metric, first.a, first.b, self.config, names)
+        return diagnosis.at(Place(first.step, first.metric, first.a, first.b), self.config, names)
 
     # --- what the reader must know
 

@@ -4,15 +4,26 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from verl_verdict.decide.exact import ROUNDING, Comparison, Difference, compared, differences
 from verl_verdict.read import comparable, metrics
 from verl_verdict.read.records import Run
 
 _MIRRORED = 1e-3  # of the metric's scale
+_HIGHEST, _LOWEST = "critic/advantages/max", "critic/advantages/min"
 _SCALED = 1e-3  # of what the factor changes
 _FEWEST_SCALED = 3
 _SHOWN = 6
+
+
+class Place(NamedTuple):
+    """A metric at a step, with the values of both sides."""
+
+    step: int
+    metric: str
+    a: float
+    b: float
 
 
 @dataclass(frozen=True)
@@ -37,16 +48,15 @@ def diagnose(found: Comparison, config: Sequence[comparable.Difference]) -> Diag
         return None
     first = found.first
     others = [each.metric for each in found.differences if each.step == first.step and each.size > ROUNDING]
-    return at(first.step, first.metric, first.a, first.b, config, [name for name in others if name != first.metric])
+    place = Place(first.step, first.metric, first.a, first.b)
+    return at(place, config, [name for name in others if name != first.metric])
 
 
-def at(
-    step: int, metric: str, a: float, b: float, config: Sequence[comparable.Difference], others: Sequence[str] = ()
-) -> Diagnosis:
-    """The diagnosis of this metric at this step."""
-    stage = metrics.stage_of(metric)
+def at(place: Place, config: Sequence[comparable.Difference], others: Sequence[str] = ()) -> Diagnosis:
+    """The diagnosis of a metric at a step, with the other metrics that differ there."""
+    stage = metrics.stage_of(place.metric)
     explaining = tuple(each for each in config if None not in (each.a, each.b) and re.search(stage.config, each.name))
-    return Diagnosis(step, metric, a, b, stage.means, tuple(others), explaining)
+    return Diagnosis(*place, stage.means, tuple(others), explaining)
 
 
 def likely_first(files: Sequence[str], first: Diagnosis | None) -> tuple[str, ...]:
@@ -65,20 +75,31 @@ def opposite_sign(a: Run, b: Run, found: Comparison, *, is_exact: bool) -> Diffe
     first = found.first
     if first is None or first.size <= ROUNDING:
         return None
-    step = first.step
-    differing = {each.metric: each for each in found.differences if each.step == step and each.size > ROUNDING}
-    high, low = "critic/advantages/max", "critic/advantages/min"
-    if first.metric.startswith("critic/advantages/") and high in differing and low in differing:
-        scale = metrics.scale_of(high, a.series) * _MIRRORED
-        one, other = differing[high], differing[low]
-        lopsided = abs(one.a + other.a) > scale
-        return one if lopsided and abs(one.b + other.a) <= scale and abs(other.b + one.a) <= scale else None
+    extremes = _extreme_advantages(found, first.step)
+    if first.metric.startswith("critic/advantages/") and extremes:
+        return extremes[0] if _have_changed_places(*extremes, metrics.scale_of(_HIGHEST, a.series)) else None
     if first.metric == "critic/advantages/mean":  # the largest and the smallest of a GRPO group may mirror each other
-        is_more_than_rounding = abs(first.a) > metrics.scale_of(high, a.series) * _MIRRORED
-        return first if is_more_than_rounding and abs(first.a + first.b) <= _MIRRORED * abs(first.a) else None
-    least = 0.0 if is_exact else metrics.POLICY_LOSS_BAND
+        least = metrics.scale_of(_HIGHEST, a.series) * _MIRRORED
+    elif first.metric == "actor/pg_loss":
+        least = 0.0 if is_exact else metrics.POLICY_LOSS_BAND
+    else:
+        return None
     is_mirrored = abs(first.a + first.b) <= _MIRRORED * abs(first.a)
-    return first if first.metric == "actor/pg_loss" and is_mirrored and abs(first.a) > least else None
+    return first if is_mirrored and abs(first.a) > least else None
+
+
+def _extreme_advantages(found: Comparison, step: int) -> tuple[Difference, Difference] | None:
+    """How the largest and the smallest advantage of a step differ, if both do by more than rounding."""
+    differing = {each.metric: each for each in found.differences if each.step == step and each.size > ROUNDING}
+    if _HIGHEST not in differing or _LOWEST not in differing:
+        return None
+    return differing[_HIGHEST], differing[_LOWEST]
+
+
+def _have_changed_places(high: Difference, low: Difference, scale: float) -> bool:
+    """B's largest advantage is A's smallest with the other sign, and the other way round, where A's two do not mirror each other."""
+    rest = _MIRRORED * scale
+    return abs(high.a + low.a) > rest and abs(high.b + low.a) <= rest and abs(low.b + high.a) <= rest
 
 
 _GRADIENTS = ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")
@@ -124,14 +145,15 @@ def scaled(a: Run, b: Run) -> dict[str, float]:
     trained = [name for name in _GRADIENTS if name in equal and len(a.series[name]) > 1]
     if not trained or any(metrics.is_of_sampling(name) or name in _GRADIENTS for name in apart):
         return {}
-    for name, factor in apart.items():
-        scale = metrics.scale_of(name, b.series)
-        pairs = [(value, b.series[name][step]) for step, value in a.series[name].items() if step in b.series[name]]
-        limit = _SCALED * scale * min(abs(factor - 1), 1.0)
-        is_one_factor = all(abs(factor * mine - other) <= limit for mine, other in pairs)
-        if factor <= 0 or len(pairs) < _FEWEST_SCALED or not is_one_factor:
-            return {}
-    return apart
+    return apart if all(_is_scaled(name, factor, a, b) for name, factor in apart.items()) else {}
+
+
+def _is_scaled(name: str, factor: float, a: Run, b: Run) -> bool:
+    """At every step B's value is A's times this factor, and there are enough steps."""
+    pairs = [(value, b.series[name][step]) for step, value in a.series[name].items() if step in b.series[name]]
+    limit = _SCALED * metrics.scale_of(name, b.series) * min(abs(factor - 1), 1.0)
+    is_one_factor = all(abs(factor * mine - other) <= limit for mine, other in pairs)
+    return factor > 0 and len(pairs) >= _FEWEST_SCALED and is_one_factor
 
 
 def no_gradient(run: Run) -> bool:

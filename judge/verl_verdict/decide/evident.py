@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from verl_verdict.decide import diagnosis, sampled
 from verl_verdict.decide.case import Case
-from verl_verdict.decide.diagnosis import Diagnosis, listed
+from verl_verdict.decide.diagnosis import Diagnosis, Place, listed
 from verl_verdict.decide.exact import Comparison
 from verl_verdict.decide.pairing import Pair
 from verl_verdict.decide.rules import Evidence
@@ -70,7 +70,7 @@ def _begin(case: Case, pair: Pair, name: str) -> Diagnosis:
     """The first values of a metric."""
     a, b = pair.a[0].series[name], pair.b[0].series[name]
     step = min(a.keys() & b.keys(), default=min(b))
-    return diagnosis.at(step, name, a.get(step, b[step]), b[step], case.config)
+    return diagnosis.at(Place(step, name, a.get(step, b[step]), b[step]), case.config)
 
 
 def mismatch_gone(case: Case) -> Evidence | None:

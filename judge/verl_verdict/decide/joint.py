@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from verl_verdict.decide import statistics
 from verl_verdict.decide.diagnosis import a_and_b
 from verl_verdict.decide.pairing import Pair
-from verl_verdict.decide.statistics import Array
+from verl_verdict.decide.statistics import Alone, Array
 from verl_verdict.read import metrics
 from verl_verdict.read.records import Run
 
@@ -111,7 +111,7 @@ class Columns:
             return Joint(number)
         a, b, difference = self.a[:pairs], self.b[:pairs], (self.b - self.a)[:pairs]
         floor = np.maximum(_ROUNDING * self.size, self.floor)
-        noise = statistics.noise(a, difference, self.repeats, self.alone)
+        noise = statistics.noise(a, difference, Alone(self.repeats, self.alone))
         margin = statistics.margins(floor, noise)
         p = statistics.sign_flip(difference, self._unit(a, b, pairs), floor)
         is_far: NDArray[np.bool_] = np.abs(difference.mean(axis=0)) > margin

@@ -25,7 +25,7 @@ from verl_verdict.read.records import Run
 _OF_OUTLIERS = ("far-outside", "outside", "outside-in-some")
 
 
-def case(
+def case(  # noqa: PLR0913  # the judge's own API: options by keyword, each with a default
     runs_a: Sequence[Run],
     runs_b: Sequence[Run],
     *,

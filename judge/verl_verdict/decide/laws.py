@@ -68,17 +68,25 @@ def _breach_of(
     name: str, runs_a: Sequence[Run], runs_b: Sequence[Run], pairs: Sequence[Pair], is_replay: bool
 ) -> Breach | None:
     """The first breach of a law; None if it is no law, or if too few runs of B break it."""
-    a, b = ([run for run in runs if name in run.series] for runs in (runs_a, runs_b))
-    if not (a and b) or (not metrics.is_of_config(name) and (len(a), len(b)) != (len(runs_a), len(runs_b))):
+    a, b = _with(name, runs_a), _with(name, runs_b)
+    is_of_all = len(a) == len(runs_a) and len(b) == len(runs_b)
+    if not (a and b) or not (is_of_all or metrics.is_of_config(name)):
         return None
     if _is_law(name, [a], len(a)):
-        every = [_breach(name, a[0], run, of=_OF_CONFIG if len(a) == 1 else _OF_ALL) for run in b]
-    elif _is_law_of_seeds(name, pairs, is_replay):
-        every = [_breach(name, pair.a[0], run, of=_OF_SEED) for pair in pairs for run in pair.b]
-    else:
-        return _breach_of_pairs(name, pairs)
-    broken = [each for each in every if each]
-    is_enough = metrics.is_of_config(name) or 2 * len(broken) > len(every)
+        return _first_of_most(name, [(a[0], run) for run in b], _OF_CONFIG if len(a) == 1 else _OF_ALL)
+    if _is_law_of_seeds(name, pairs, is_replay):
+        return _first_of_most(name, [(pair.a[0], run) for pair in pairs for run in pair.b], _OF_SEED)
+    return _breach_of_pairs(name, pairs)
+
+
+def _with(name: str, runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if name in run.series]
+
+
+def _first_of_most(name: str, partners: Sequence[tuple[Run, Run]], law: str) -> Breach | None:
+    """The earliest breach, if most runs of B break the law, or any breaks what the config decides."""
+    broken = [breach for a, b in partners if (breach := _breach(name, a, b, of=law))]
+    is_enough = metrics.is_of_config(name) or 2 * len(broken) > len(partners)
     return min(broken, key=lambda each: each.step) if broken and is_enough else None
 
 
@@ -120,13 +128,13 @@ def _breach_of_pairs(name: str, pairs: Sequence[Pair]) -> Breach | None:
         return None
     every = [_breach(name, a, b, of=_OF_PAIRS) for a, b in known]
     found = [each for each in every if each and each.steps == each.of]
-    signs = {
-        b.series[name][step] > a.series[name][step]
-        for a, b in known
-        for step in a.series[name].keys() & b.series[name].keys()
-    }
-    is_many = sum(each.of for each in found) >= _FEWEST_STEPS
-    return found[0] if len(found) == len(known) and len(signs) == 1 and is_many else None
+    is_at_every_step = len(found) == len(known) and sum(each.of for each in found) >= _FEWEST_STEPS
+    return found[0] if is_at_every_step and _is_on_one_side(name, known) else None
+
+
+def _is_on_one_side(name: str, known: Sequence[tuple[Run, Run]]) -> bool:
+    courses = [(a.series[name], b.series[name]) for a, b in known]
+    return len({other[step] > mine[step] for mine, other in courses for step in mine.keys() & other.keys()}) == 1
 
 
 def _agree(name: str, runs: Sequence[Run]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from verl_verdict.decide import diagnosis, grid
+from verl_verdict.decide.diagnosis import Place
 from verl_verdict.decide.rules import Evidence, Regime
 from verl_verdict.decide.verdicts import Verdict
 from verl_verdict.errors import CannotJudge
@@ -194,4 +195,4 @@ def _where(broken: Problem, a: Run, b: Run) -> diagnosis.Diagnosis | None:
     if name not in a.series or name not in b.series:
         return None
     value_a = a.series[name].get(broken.step, math.nan)
-    return diagnosis.at(broken.step, name, value_a, b.series[name][broken.step], [])
+    return diagnosis.at(Place(broken.step, name, value_a, b.series[name][broken.step]), [])

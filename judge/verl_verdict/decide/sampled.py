@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from verl_verdict.decide import diagnosis, joint, statistics
-from verl_verdict.decide.diagnosis import listed, number
+from verl_verdict.decide.diagnosis import Place, listed, number
 from verl_verdict.decide.pairing import Pair
-from verl_verdict.decide.statistics import LOOKS, Array
+from verl_verdict.decide.statistics import LOOKS, Alone, Array
 from verl_verdict.decide.verdicts import DIFFERENT, Finding, Row
 from verl_verdict.read import comparable, metrics
 from verl_verdict.read.metrics import Decisive, Improves
@@ -286,7 +286,7 @@ class Samples:
         sizes = ((a + b) / 2).mean(axis=0)  # of both sides alike, so that exchanging A and B in a pair changes no floor
         floors = statistics.taken([each.floor_of(size) for each, size in zip(found, sizes, strict=True)])
         is_drift = np.array([each.is_drift for each in found])
-        look = statistics.look_at(a, b, floors, self._repeats, self._others, is_drift)
+        look = statistics.look_at(a, b, floors, Alone(self._repeats, self._others), is_drift)
         every = [_row(each, a[:, at].mean(), b[:, at].mean(), look, at) for at, each in enumerate(found)]
         varying = {each.metric for each in found if each.decisive.may_be_constant or self._varies(each.metric)}
         lasting = [at for at, each in enumerate(found) if not each.is_drift]
@@ -319,7 +319,7 @@ class Samples:
         if not beyond:
             return self._first_of_others(config)
         step, _, a, b, metric = min(beyond)
-        return diagnosis.at(step, metric, a, b, config)
+        return diagnosis.at(Place(step, metric, a, b), config)
 
     def _first_of_others(self, config: Sequence[comparable.Difference]) -> diagnosis.Diagnosis | None:
         """Where the farthest of the metrics that do not decide leaves A; None if the runs do not have it at the same steps."""
@@ -330,7 +330,7 @@ class Samples:
             return None
         step, a, b = self._since(far.metric, far)
         names = dict.fromkeys(each.metric for each in others if each.metric != far.metric)
-        return diagnosis.at(step, far.metric, a, b, config, list(names))
+        return diagnosis.at(Place(step, far.metric, a, b), config, list(names))
 
     def _since(self, metric: str, row: Row | joint.Apart) -> tuple[int, float, float]:
         """The first step at which B is half as far from A as at the worst step, and the means there: a drift begins in noise."""

@@ -31,20 +31,21 @@ def seconds(run: Run, name: str = STEP) -> float | None:
 
 def phases(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[Phase]:
     """The phases that take a visible part of a step on either side, the longest first."""
-    names = {
-        name
-        for run in (*runs_a, *runs_b)
-        for name in run.series
-        if name.startswith("timing_s/") and name.count("/") == 1
-    }
-    found = []
-    for name in names:
-        medians = [[each for run in side if (each := seconds(run, name)) is not None] for side in (runs_a, runs_b)]
-        if all(medians):
-            found.append(Phase(name, median(medians[0]), median(medians[1])))
+    names = {name for run in (*runs_a, *runs_b) for name in run.series if _is_phase(name)}
+    found = [phase for name in names if (phase := _phase(name, runs_a, runs_b))]
     step = next((max(phase.a, phase.b) for phase in found if phase.name == STEP), 0.0)
     visible = [phase for phase in found if max(phase.a, phase.b) >= _SMALLEST_PHASE * step]
     return sorted(visible, key=lambda phase: (-max(phase.a, phase.b), phase.name))
+
+
+def _is_phase(name: str) -> bool:
+    return name.startswith("timing_s/") and name.count("/") == 1
+
+
+def _phase(name: str, runs_a: Sequence[Run], runs_b: Sequence[Run]) -> Phase | None:
+    """The medians of both sides; None if no run of one side has this phase."""
+    a, b = ([each for run in side if (each := seconds(run, name)) is not None] for side in (runs_a, runs_b))
+    return Phase(name, median(a), median(b)) if a and b else None
 
 
 class Speed(Cost):

@@ -14,7 +14,7 @@ that the tests can simulate hundreds of sessions at once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,16 @@ _EQUAL = 1e-3  # of a margin: a constant difference of so little is none
 _EPSILON = 1e-9  # of a statistic: flips that are equal but for rounding are ties
 
 
+class Alone(NamedTuple):
+    """What A does without B: `repeats` has differences between runs with one seed, `others` the values of runs without a partner."""
+
+    repeats: Array | None = None
+    others: Array | None = None
+
+
+NOTHING_ALONE = Alone()
+
+
 @dataclass(frozen=True)
 class Look:
     """What a look found, per summary: `p` is adjusted for all summaries."""
@@ -54,20 +64,19 @@ def look_at(
     a: Array,
     b: Array,
     floor: Array,
-    repeats: Array | None = None,
-    others: Array | None = None,
+    alone: Alone = NOTHING_ALONE,
     is_drift: NDArray[np.bool_] | None = None,
 ) -> Look:
     """Both tests on all pairs that are given, at the alpha of this number of pairs.
 
-    `floor` is the difference that does not matter; `repeats` and `others` as for noise(). Summaries with `is_drift` have no other margin
+    `floor` is the difference that does not matter. Summaries with `is_drift` have no other margin
     than their floor, and are no part of sameness: they are `same` if they do not differ.
     """
     pairs = a.shape[-2]
     difference = b - a
     mean = difference.mean(axis=-2)
     drift = np.zeros_like(floor, dtype=bool) if is_drift is None else is_drift
-    margin = np.where(drift, floor, margins(floor, noise(a, difference, repeats, others)))
+    margin = np.where(drift, floor, margins(floor, noise(a, difference, alone)))
     p = sign_flip(difference, scale(difference, floor), floor)
     sameness_p = tost(difference, margin)
     alpha = DIFFERENCE_ALPHA.get(pairs, 0.0)
@@ -131,13 +140,14 @@ def tost(difference: Array, margin: Array) -> Array:
     return np.where(constant, np.where((np.abs(mean) <= _EQUAL * margin) & (error <= _EQUAL * margin), 0.0, 1.0), p)
 
 
-def noise(a: Array, difference: Array, repeats: Array | None = None, others: Array | None = None) -> Array:
+def noise(a: Array, difference: Array, alone: Alone = NOTHING_ALONE) -> Array:
     """The standard deviation of the difference between two runs of A with one seed.
 
-    It is measured by `repeats`, differences between runs of A with one seed, and by the pairs of A and B around their mean: a shift of
-    B does not change that. It has an upper limit, so a B that scatters more than A cannot hide a difference: what A's repeats allow,
-    and the differences between A's runs with other seeds (those of `a`, and `others`). One or two repeats without any difference may be chance.
+    It is measured by A's repeats, and by the pairs of A and B around their mean: a shift of B does not change that. It has an upper
+    limit, so a B that scatters more than A cannot hide a difference: what A's repeats allow, and the differences between A's runs with
+    other seeds (those of `a`, and those without a partner). One or two repeats without any difference may be chance.
     """
+    repeats, others = alone
     pairs = difference.shape[-2]
     squares = ((difference - difference.mean(axis=-2, keepdims=True)) ** 2).sum(axis=-2)
     of_a = a if others is None else np.concatenate([a, others], axis=-2)

@@ -243,11 +243,16 @@ def _trends(points: Sequence[Point], is_exact: bool) -> list[Trend]:
             found.append(Trend(name, values, _exact(name, values, differing, summary.decisive.good)))
         else:
             found.append(Trend(name, values, _sampled(name, values, summary.decisive.floor_of, summary.decisive.good)))
+    return [*found, *_seconds(points)]
+
+
+def _seconds(points: Sequence[Point]) -> list[Trend]:
+    """How long a step took, if any run recorded that."""
     took = [(point, seconds) for point in points if (seconds := speed.seconds(point.run)) is not None]
-    if took:
-        floor = cost.FLOORS[cost.profile_of([point.run for point, _ in took])]
-        found.append(Trend(speed.STEP, took, _sampled(speed.STEP, took, lambda mean: floor * mean, -1)))
-    return found
+    if not took:
+        return []
+    floor = cost.FLOORS[cost.profile_of([point.run for point, _ in took])]
+    return [Trend(speed.STEP, took, _sampled(speed.STEP, took, lambda mean: floor * mean, -1))]
 
 
 def _differing(points: Sequence[Point]) -> list[tuple[Point, Point]]:
@@ -282,17 +287,16 @@ def _exact(
 def _sampled(
     name: str, values: Sequence[tuple[Point, float]], floor: Callable[[float], float], good: int
 ) -> list[Change]:
-    found = []
     finite = [each for each in values if math.isfinite(each[1])]
+    found = []
     for same in _grouped(finite, lambda each: each[0].series):
         codes = _grouped(same, lambda each: each[0].tree)  # a run of earlier code is beside the other runs of that code
-        mine = [each for code in codes for each in code]
+        mine = [point for code in codes for point, _ in code]
         places = list(accumulate(len(code) for code in codes))
-        steps = changes.steps([value for _, value in mine], floor, places)
+        steps = changes.steps([value for code in codes for _, value in code], floor, places)
         bounds = [0, *(step.at for step in steps), len(mine)]
         for step, start, end in zip(steps, bounds, bounds[2:], strict=False):
-            last, first = mine[step.at - 1][0], mine[step.at][0]
-            why = _doubt([point for point, _ in mine[start:end]])
+            last, first, why = mine[step.at - 1], mine[step.at], _doubt(mine[start:end])
             found.append(Change(first.case, name, last, first, step.before, step.after, step.p, good, why))
     return found
 

@@ -54,33 +54,15 @@ def sentence(group: Group, trend: Trend) -> str:
 def _draw(axes: Axes, group: Group, trend: Trend, name: str) -> None:
     shown: set[int] = set()
     for place, series in enumerate(group.series):
+        points = ((group.sessions[point.session], value) for point, value in trend.values_of(series))
         values: dict[int, list[float]] = {}
-        for point, value in trend.values_of(series):
+        for at, value in points:
             if abs(value) < _LARGEST:
-                values.setdefault(group.sessions[point.session], []).append(value)
-        if not values:
-            continue
+                values.setdefault(at, []).append(value)
+        if values:
+            _draw_series(axes, place, values, f"{name}-line-{place}")
         shown |= values.keys()
-        colour, marker, _ = style(place)
-        paint, means = drawing.COLOURS[colour], {at: fmean(of_session) for at, of_session in values.items()}
-        single = [(at, value) for at, of_session in values.items() if len(of_session) > 1 for value in of_session]
-        if single:
-            axes.plot(*zip(*single, strict=True), marker, color=paint, alpha=0.35, markersize=3)
-        drawn = axes.plot(list(means), list(means.values()), color=paint, marker=marker, gid=f"{name}-line-{place}")
-        # The first is wide and the others are narrow: all can be seen where they are equal.
-        drawn[0].set(markersize=8 if place == 0 else 5, linewidth=3.2 if place == 0 else 1.4)
-    doubtful = [
-        (group.sessions[point.session], value) for point, value in trend.values if point.doubt and abs(value) < _LARGEST
-    ]
-    if doubtful:
-        axes.plot(
-            *zip(*doubtful, strict=True),
-            "x",
-            color=drawing.COLOURS["mark"],
-            label=FAILED,
-            zorder=3,
-            gid=f"{name}-doubt",
-        )
+    _draw_doubtful(axes, group, trend, f"{name}-doubt")
     drawing.frame(axes, "date of the session", sorted(shown))
     days = {group.sessions[point.session]: point.time[_DAY] for point in group.points}
     axes.xaxis.set_major_formatter(lambda at, _position: days.get(round(at), ""))
@@ -89,3 +71,24 @@ def _draw(axes: Axes, group: Group, trend: Trend, name: str) -> None:
     for at, change in enumerate(trend.changes):
         what = f"since {change.first.code}" + (f" ({FAILED})" if change.doubt else "")
         drawing.mark(axes, group.sessions[change.first.session], what, f"{name}-mark-{at}")
+
+
+def _draw_series(axes: Axes, place: int, values: dict[int, list[float]], name: str) -> None:
+    """The means of a series as a line, and each value where a session has several. `values` are by the session's place in time."""
+    colour, marker, _ = style(place)
+    paint, means = drawing.COLOURS[colour], {at: fmean(of_session) for at, of_session in values.items()}
+    single = [(at, value) for at, of_session in values.items() if len(of_session) > 1 for value in of_session]
+    if single:
+        axes.plot(*zip(*single, strict=True), marker, color=paint, alpha=0.35, markersize=3)
+    drawn = axes.plot(list(means), list(means.values()), color=paint, marker=marker, gid=name)
+    # The first is wide and the others are narrow: all can be seen where they are equal.
+    drawn[0].set(markersize=8 if place == 0 else 5, linewidth=3.2 if place == 0 else 1.4)
+
+
+def _draw_doubtful(axes: Axes, group: Group, trend: Trend, name: str) -> None:
+    """A cross at each value that may not be about the code that was asked for."""
+    found = [(point, value) for point, value in trend.values if point.doubt and abs(value) < _LARGEST]
+    if found:
+        at = [group.sessions[point.session] for point, _ in found]
+        values = [value for _, value in found]
+        axes.plot(at, values, "x", color=drawing.COLOURS["mark"], label=FAILED, zorder=3, gid=name)

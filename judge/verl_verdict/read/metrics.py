@@ -66,16 +66,79 @@ class Stage:
 
 # The order in which a cause shows within a step. The first difference of the first step that differs is the diagnosis.
 STAGES = (
-    Stage(("prompt_length/", "train/global_tokens", "train/total_tokens", "training/epoch"), "other prompts or another order of the data: data loading, the tokenizer, the chat template or the sampler changed", r"^data\.|max_prompt_length|tokenizer|chat_template", r"dataset|data_loader|dataloader|tokenizer|chat_template|sampler"),
-    Stage(("response_length", "response/", "num_turns/", "training/num_turns/", "training/off_policy/", "global_seqlen/", "perf/total_num_tokens"), "other tokens were sampled: sampling parameters, seeds, padding or the weights of the rollout changed", r"rollout\.(temperature|top_|response_length|prompt_length|n$|do_sample|max_|dtype|name|mode|ignore_eos|seed)|max_response_length|use_v1", r"rollout|agent_loop|vllm|sglang|padding"),
-    Stage(("training/rollout_probs_diff", "training/rollout_actor_probs_pearson_corr", "rollout_corr/"), "rollout and actor disagree in another way about the same tokens: stale rollout weights, another temperature, or another precision", r"rollout\.(temperature|dtype|calculate_log_probs|load_format|free_cache)|fsdp_config\.(dtype|model_dtype|mixed_precision)|rollout_correction", r"rollout|agent_loop|vllm|sglang|checkpoint_engine|weight|fsdp_utils|sharding_manager"),
-    Stage(("critic/score/", "critic/rewards/"), "the same answers are rewarded differently: the reward function, its parsing or a penalty in the reward changed", r"reward|algorithm\.(use_kl_in_reward|kl_)", r"reward"),
-    Stage(("critic/values/", "critic/advantages/", "critic/returns/", "critic/vf_explained_var"), "the same rewards give other advantages: the estimator, its sign, normalisation, discount or mask changed, or the critic's values", r"algorithm\.(adv_estimator|gamma|lam|norm_adv|use_)|critic\.(model|forward)", r"core_algos|ray_trainer|trainer_base|ppo/utils|/critic|torch_functional"),
-    Stage(("critic/vf_loss", "critic/vf_clipfrac", "critic/vpred_mean", "critic/loss", "critic/grad_norm"), "the critic learns something else from the same returns: its loss, clip range, mask or accumulation changed", r"^critic\.", r"critic|core_algos|losses|torch_functional"),
-    Stage(("actor/entropy", "actor/pg_loss", "actor/pg_clipfrac", "actor/pg_clipfrac_lower", "actor/ppo_kl", "actor/kl_loss", "actor/kl_coef", "actor/loss", "train/loss"), "the loss of the same samples differs: a term, a coefficient, the clip range, the mask, the aggregation or the labels changed", r"actor\.(clip_|loss_agg|entropy_coeff|use_kl_loss|kl_loss|policy_loss|ppo_)|^data\.|loss", r"core_algos|losses|/actor|policy_loss|torch_functional|sft_trainer|engine"),
-    Stage(("actor/grad_norm", "train/grad_norm", "actor/lr", "critic/lr", "train/lr"), "the same loss gives another update: gradient accumulation, clipping, the optimizer or the schedule of the learning rate changed", r"optim|grad_clip|micro_batch|strategy|dtype|precision", r"engine|optim|/actor|fsdp|lr_sched|torch_functional|sft_trainer"),
-    Stage(("val-core/", "val-aux/", "val/"), "the trained weights differ, though the metrics of the updates do not: the update itself, or the validation", r"val|test_freq", r"val|metric"),
-)  # fmt: skip
+    Stage(
+        ("prompt_length/", "train/global_tokens", "train/total_tokens", "training/epoch"),
+        "other prompts or another order of the data: data loading, the tokenizer, the chat template or the sampler changed",
+        r"^data\.|max_prompt_length|tokenizer|chat_template",
+        r"dataset|data_loader|dataloader|tokenizer|chat_template|sampler",
+    ),
+    Stage(
+        (
+            "response_length",
+            "response/",
+            "num_turns/",
+            "training/num_turns/",
+            "training/off_policy/",
+            "global_seqlen/",
+            "perf/total_num_tokens",
+        ),
+        "other tokens were sampled: sampling parameters, seeds, padding or the weights of the rollout changed",
+        r"rollout\.(temperature|top_|response_length|prompt_length|n$|do_sample|max_|dtype|name|mode|ignore_eos|seed)|max_response_length|use_v1",
+        r"rollout|agent_loop|vllm|sglang|padding",
+    ),
+    Stage(
+        ("training/rollout_probs_diff", "training/rollout_actor_probs_pearson_corr", "rollout_corr/"),
+        "rollout and actor disagree in another way about the same tokens: stale rollout weights, another temperature, or another precision",
+        r"rollout\.(temperature|dtype|calculate_log_probs|load_format|free_cache)|fsdp_config\.(dtype|model_dtype|mixed_precision)|rollout_correction",
+        r"rollout|agent_loop|vllm|sglang|checkpoint_engine|weight|fsdp_utils|sharding_manager",
+    ),
+    Stage(
+        ("critic/score/", "critic/rewards/"),
+        "the same answers are rewarded differently: the reward function, its parsing or a penalty in the reward changed",
+        r"reward|algorithm\.(use_kl_in_reward|kl_)",
+        r"reward",
+    ),
+    Stage(
+        ("critic/values/", "critic/advantages/", "critic/returns/", "critic/vf_explained_var"),
+        "the same rewards give other advantages: the estimator, its sign, normalisation, discount or mask changed, or the critic's values",
+        r"algorithm\.(adv_estimator|gamma|lam|norm_adv|use_)|critic\.(model|forward)",
+        r"core_algos|ray_trainer|trainer_base|ppo/utils|/critic|torch_functional",
+    ),
+    Stage(
+        ("critic/vf_loss", "critic/vf_clipfrac", "critic/vpred_mean", "critic/loss", "critic/grad_norm"),
+        "the critic learns something else from the same returns: its loss, clip range, mask or accumulation changed",
+        r"^critic\.",
+        r"critic|core_algos|losses|torch_functional",
+    ),
+    Stage(
+        (
+            "actor/entropy",
+            "actor/pg_loss",
+            "actor/pg_clipfrac",
+            "actor/pg_clipfrac_lower",
+            "actor/ppo_kl",
+            "actor/kl_loss",
+            "actor/kl_coef",
+            "actor/loss",
+            "train/loss",
+        ),
+        "the loss of the same samples differs: a term, a coefficient, the clip range, the mask, the aggregation or the labels changed",
+        r"actor\.(clip_|loss_agg|entropy_coeff|use_kl_loss|kl_loss|policy_loss|ppo_)|^data\.|loss",
+        r"core_algos|losses|/actor|policy_loss|torch_functional|sft_trainer|engine",
+    ),
+    Stage(
+        ("actor/grad_norm", "train/grad_norm", "actor/lr", "critic/lr", "train/lr"),
+        "the same loss gives another update: gradient accumulation, clipping, the optimizer or the schedule of the learning rate changed",
+        r"optim|grad_clip|micro_batch|strategy|dtype|precision",
+        r"engine|optim|/actor|fsdp|lr_sched|torch_functional|sft_trainer",
+    ),
+    Stage(
+        ("val-core/", "val-aux/", "val/"),
+        "the trained weights differ, though the metrics of the updates do not: the update itself, or the validation",
+        r"val|test_freq",
+        r"val|metric",
+    ),
+)
 _OTHER = Stage((), "the judge does not know this metric", r"$^")
 
 

@@ -253,17 +253,22 @@ def _add(series: dict[str, dict[int, float]], step: int, data: Mapping[str, Any]
         if step in values:
             yield Problem(Kind.DUPLICATE, f"{name} was recorded twice for step {step}", step, name)
             continue
-        if value is None or (isinstance(value, int | float) and not abs(value) <= sys.float_info.max):
-            values[step] = value if isinstance(value, float) else math.nan
-            shown = "NaN or infinite (null in the record)" if value is None else str(value)[:40]
-            yield Problem(Kind.NOT_FINITE, f"{name} is {shown} at step {step}", step, name)
-        elif isinstance(value, bool) or not isinstance(value, int | float):
-            values[step] = math.nan
-            yield Problem(
-                Kind.NOT_A_NUMBER, f"{name} is {str(value)[:40]!r} at step {step}, which is not a number", step, name
-            )
-        else:
+        is_number = isinstance(value, int | float)
+        if is_number and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
             values[step] = float(value)
+            continue
+        values[step] = value if isinstance(value, float) else math.nan
+        yield _not_a_value(value, step, name)
+
+
+def _not_a_value(value: object, step: int, name: str) -> Problem:
+    """What is wrong with a value that is no finite number."""
+    shown = str(value)[:40]
+    if value is None:
+        return Problem(Kind.NOT_FINITE, f"{name} is NaN or infinite (null in the record) at step {step}", step, name)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Problem(Kind.NOT_FINITE, f"{name} is {shown} at step {step}", step, name)
+    return Problem(Kind.NOT_A_NUMBER, f"{name} is {shown!r} at step {step}, which is not a number", step, name)
 
 
 def _gaps(steps: Sequence[int]) -> Iterable[Problem]:

@@ -92,43 +92,56 @@ class Curve:
         ]
 
 
+@dataclass(frozen=True)
+class Sides:
+    """The runs of a case. `deterministic`: does A repeat itself? None: not known."""
+
+    a: Sequence[Run]
+    b: Sequence[Run]
+    deterministic: bool | None = None
+
+
 def case_curves(
-    workload: str,
-    runs_a: Sequence[Run],
-    runs_b: Sequence[Run],
-    decisive: Sequence[Decisive] = (),
-    first: tuple[str, int | None] | None = None,
-    *,
-    deterministic: bool | None = None,
+    workload: str, sides: Sides, decisive: Sequence[Decisive] = (), first: tuple[str, int | None] | None = None
 ) -> list[Curve]:
     """The curves of a case: of each decisive metric, and of the metric `first`, which is clearly different since its step (None: maybe not).
     Metrics that B leaves or changes come first, the earliest at the top.
 
-    `deterministic`: does A repeat itself? In noise a metric without a band has no story: each of its values may differ by chance.
+    In noise a metric without a band has no story: each of its values may differ by chance.
     """
-    runs_a = pairing.compared(runs_a)
-    names = sorted({name for run in (*runs_a, *runs_b) for name in run.series})
+    compared = replace(sides, a=pairing.compared(sides.a))
+    names = sorted({name for run in (*compared.a, *compared.b) for name in run.series})
     deciding = metrics.decisive_of(workload, names, decisive)
-    known = {} if deterministic else band.bands(runs_a, deciding)
-    pairs = [(pair.a[0], b) for pair in pairing.pair_runs(runs_a, runs_b).pairs for b in pair.b]
-    shown = [name for name, _ in deciding]
+    known = {} if sides.deterministic else band.bands(compared.a, deciding)
     metric, step = first or ("", None)
+    shown = [name for name, _ in deciding]
     if metric in names and metric not in shown:
         shown.insert(0, metric)
-    found = []
-    for name in dict.fromkeys(shown):
-        curve, limits = metric_curve(name, runs_a, runs_b), known.get(name)
-        if limits:
-            label, (mark, story) = "first outside:", _in_band(limits, runs_b)
-        elif known or deterministic is False:
-            label, mark, story = "", None, ""
-        else:
-            label, (mark, story) = "first difference:", _equal(name, pairs)
-        if known and mark is None and name == metric and step is not None:
-            label, mark = _APART, step
-            story = f"{story[:-1]}, but taken together they are clearly apart, first at step {step}." if story else ""
-        found.append(replace(curve, band=limits, mark=mark, label=label, story=story))
+    found = [_curve(name, compared, known) for name in dict.fromkeys(shown)]
+    if known and step is not None:
+        found = [_apart_since(step, curve) if curve.metric == metric else curve for curve in found]
     return sorted(found, key=lambda curve: math.inf if curve.mark is None else curve.mark)
+
+
+def _curve(name: str, sides: Sides, known: Mapping[str, Band]) -> Curve:
+    """The curve of a metric, with its band if it has one, and with what B does."""
+    curve, limits = metric_curve(name, sides.a, sides.b), known.get(name)
+    if limits:
+        mark, story = _in_band(limits, sides.b)
+        return replace(curve, band=limits, mark=mark, label="first outside:", story=story)
+    if known or sides.deterministic is False:
+        return curve
+    pairs = [(pair.a[0], b) for pair in pairing.pair_runs(sides.a, sides.b).pairs for b in pair.b]
+    mark, story = _equal(name, pairs)
+    return replace(curve, mark=mark, label="first difference:", story=story)
+
+
+def _apart_since(step: int, curve: Curve) -> Curve:
+    """The curve with the step at which its runs, taken together, are first apart, if it has no mark of its own."""
+    if curve.mark is not None:
+        return curve
+    said = f"{curve.story[:-1]}, but taken together they are clearly apart, first at step {step}."
+    return replace(curve, mark=step, label=_APART, story=said if curve.story else "")
 
 
 def _in_band(known: Band, runs_b: Sequence[Run]) -> tuple[int | None, str]:
@@ -213,33 +226,46 @@ def svg(curve: Curve, name: str) -> Markup:
 
 
 def _draw(axes: Axes, curve: Curve, name: str) -> None:
-    values = [value for run in (*curve.a, *curve.b) for value in run.values()]
-    if curve.band and values:
-        # A band that is much wider than the courses would hide them, so the axis ends in it.
-        size = max(values) - min(values) or abs(values[0])
-        least, most = min(values) - size, max(values) + size
-        low, high = ([min(max(limit, least), most) for limit in side] for side in (curve.band.low, curve.band.high))
-        filled = axes.fill_between(curve.band.steps, low, high, color=drawing.COLOURS["a"], alpha=0.25, linewidth=0)
-        filled.sticky_edges.y[:] = [least, most]
-        filled.set(gid=f"{name}-band", label="A's band")
-    for side, runs, style, marker in (("a", curve.a, "-", "o"), ("b", curve.b, "--", "s")):
-        line = _one_after_the_other(runs) if side == "b" and curve.band else sorted(mean(runs).items())
-        many = f"{len(runs)} runs" if side == "b" and curve.band else f"mean of {len(runs)}"
-        label = f"{side.upper()}, {many}" if len(runs) > 1 else side.upper()
-        if side == "a" and len(runs) > 1:  # each run, thin, behind the mean
-            single = _one_after_the_other(runs)
-            axes.plot(*zip(*single, strict=True), color=drawing.COLOURS[side], alpha=0.5, linewidth=0.5)
-        if line:
-            drawn = axes.plot(
-                *zip(*line, strict=True), style, color=drawing.COLOURS[side], label=label, gid=f"{name}-{side}"
-            )
-            # A is wide and B is narrow: both can be seen where they are equal.
-            has_markers = len(line) <= _MARKERS
-            drawn[0].set(marker=marker if has_markers else "", markersize=4, linewidth=3.2 if side == "a" else 1.4)
+    if curve.band and curve.steps:
+        _draw_band(axes, curve, curve.band, f"{name}-band")
+    if len(curve.a) > 1:  # each run, thin, behind the mean
+        single = _one_after_the_other(curve.a)
+        axes.plot(*zip(*single, strict=True), color=drawing.COLOURS["a"], alpha=0.5, linewidth=0.5)
+    _draw_line(axes, "a", _label("A", curve.a), sorted(mean(curve.a).items()), f"{name}-a")
+    if curve.band:
+        _draw_line(axes, "b", _label("B", curve.b, are_single=True), _one_after_the_other(curve.b), f"{name}-b")
+    else:
+        _draw_line(axes, "b", _label("B", curve.b), sorted(mean(curve.b).items()), f"{name}-b")
     drawing.frame(axes, "step", curve.steps)
     if curve.mark is not None:
         drawing.room_for_marks(axes)
         drawing.mark(axes, curve.mark, f"{curve.label} step {curve.mark}", f"{name}-mark")
+
+
+def _draw_band(axes: Axes, curve: Curve, limits: Band, name: str) -> None:
+    """A's band. One that is much wider than the courses would hide them, so the axis ends in it."""
+    values = [value for run in (*curve.a, *curve.b) for value in run.values()]
+    size = max(values) - min(values) or abs(values[0])
+    least, most = min(values) - size, max(values) + size
+    low, high = ([min(max(limit, least), most) for limit in side] for side in (limits.low, limits.high))
+    filled = axes.fill_between(limits.steps, low, high, color=drawing.COLOURS["a"], alpha=0.25, linewidth=0)
+    filled.sticky_edges.y[:] = [least, most]
+    filled.set(gid=name, label="A's band")
+
+
+def _label(side: str, runs: Sequence[Series], *, are_single: bool = False) -> str:
+    if len(runs) < 2:
+        return side
+    return f"{side}, {len(runs)} runs" if are_single else f"{side}, mean of {len(runs)}"
+
+
+def _draw_line(axes: Axes, side: str, label: str, line: Sequence[tuple[float, float]], name: str) -> None:
+    """A's line is wide and B's is narrow: both can be seen where they are equal."""
+    if not line:
+        return
+    style, marker, width = {"a": ("-", "o", 3.2), "b": ("--", "s", 1.4)}[side]
+    drawn = axes.plot(*zip(*line, strict=True), style, color=drawing.COLOURS[side], label=label, gid=name)
+    drawn[0].set(marker=marker if len(line) <= _MARKERS else "", markersize=4, linewidth=width)
 
 
 def _one_after_the_other(runs: Sequence[Series]) -> list[tuple[float, float]]:

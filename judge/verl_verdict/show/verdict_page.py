@@ -6,7 +6,7 @@ from statistics import median
 
 from verl_verdict.decide import memory, speed
 from verl_verdict.decide.diagnosis import listed, number
-from verl_verdict.decide.verdicts import Finding, Verdict
+from verl_verdict.decide.verdicts import Finding, Row, Verdict
 from verl_verdict.read import comparable
 from verl_verdict.read.metrics import Decisive
 from verl_verdict.read.records import Run
@@ -109,7 +109,8 @@ def _case(case: Case, at: int) -> Markup:
     workload = next((verdict.workload for verdict in case.verdicts), "")
     repeats = next((verdict.deterministic for verdict in case.verdicts), None)
     at_first = (first.metric, None if is_open else first.step) if first else None
-    drawn = curves.case_curves(workload, case.runs_a, case.runs_b, case.decisive, at_first, deterministic=repeats)
+    sides = curves.Sides(case.runs_a, case.runs_b, repeats)
+    drawn = curves.case_curves(workload, sides, case.decisive, at_first)
     times = curves.metric_curve(speed.STEP, case.runs_a, case.runs_b)
     return card(
         f"case-{case.name}",
@@ -129,34 +130,43 @@ def _case(case: Case, at: int) -> Markup:
 def _verdict(verdict: Verdict, is_only: bool) -> Iterable[Markup]:
     name = "" if is_only else f"{verdict.case}: "
     yield element("p", name, badge(verdict.word.value), " ", verdict.reason)
-    known: list[tuple[str, str]] = []
-    if verdict.first:
-        if verdict.is_open:
-            known.append(("first difference", f"{verdict.first}; it may be noise"))
-        else:  # in noise there are smaller differences before the step
-            in_noise = verdict.rows and not verdict.deterministic
-            label = "first clearly apart" if in_noise else "first difference"
-            known += [(label, str(verdict.first)), ("which may mean", verdict.first.means)]
-        if verdict.first.others:
-            known.append(("in the same step", listed(verdict.first.others)))
-        known += [("may explain it", f"verl's config differs in {each}") for each in verdict.first.config]
-    known.append(("how it was decided", verdict.decided))
-    if verdict.rule:
-        known.append(("by the rule", verdict.rule))
-    known += [("differs", str(each)) for each in verdict.differs]
-    known += [("note", note) for note in verdict.notes]
-    labels = dict.fromkeys(label for label, _ in known)
-    said = {label: [element("dd", text) for each, text in known if each == label] for label in labels}
-    yield element("dl", *(joined(element("dt", label), *said[label]) for label in labels))
+    known = [
+        *_first_difference(verdict),
+        ("how it was decided", verdict.decided),
+        *([("by the rule", verdict.rule)] if verdict.rule else []),
+        *(("differs", str(each)) for each in verdict.differs),
+        *(("note", note) for note in verdict.notes),
+    ]
+    said: dict[str, list[Markup]] = {}
+    for label, text in known:
+        said.setdefault(label, []).append(element("dd", text))
+    yield element("dl", *(joined(element("dt", label), *texts) for label, texts in said.items()))
     if verdict.rows:
-        rows = []
-        for row in verdict.rows:
-            finding = "not known" if row.finding is Finding.OPEN else row.finding.value
-            how_sure = f"{finding} (margin {row.margin:.2g}, p {row.p:.2g})"
-            rows.append([row.summary, f"{row.a:.4g}", f"{row.b:.4g}", how_sure])
-        head = ("metric", "A", "B", "finding")
         caption = f"{verdict.case}: means over {verdict.how}"
-        yield details(caption, table(f"{caption}. {_ROW}", head, rows))
+        head = ("metric", "A", "B", "finding")
+        yield details(caption, table(f"{caption}. {_ROW}", head, [_means(row) for row in verdict.rows]))
+
+
+def _first_difference(verdict: Verdict) -> Iterable[tuple[str, str]]:
+    """Labels with what is known of where B first differs."""
+    if not verdict.first:
+        return
+    if verdict.is_open:
+        yield "first difference", f"{verdict.first}; it may be noise"
+    else:  # in noise there are smaller differences before the step
+        in_noise = verdict.rows and not verdict.deterministic
+        yield "first clearly apart" if in_noise else "first difference", str(verdict.first)
+        yield "which may mean", verdict.first.means
+    if verdict.first.others:
+        yield "in the same step", listed(verdict.first.others)
+    for each in verdict.first.config:
+        yield "may explain it", f"verl's config differs in {each}"
+
+
+def _means(row: Row) -> list[str]:
+    finding = "not known" if row.finding is Finding.OPEN else row.finding.value
+    how_sure = f"{finding} (margin {row.margin:.2g}, p {row.p:.2g})"
+    return [row.summary, f"{row.a:.4g}", f"{row.b:.4g}", how_sure]
 
 
 def _curves(shown: Sequence[Curve], name: str) -> Markup:
@@ -182,23 +192,35 @@ def _figure(curve: Curve, name: str) -> Markup:
 
 def _costs(case: Case) -> Markup:
     """What both sides took: the phases of a step, and memory, as the largest value of any run."""
-    rows = []
+    rows = [*_phases(case), *_recorded_memory(case), *_memory(case)]
+    if not rows:
+        return element("p", "The runs recorded neither times nor memory.", class_="quiet")
+    caption = "Of all runs, not only of the pairs that decided: medians of a step's phases, and the most memory"
+    return table(caption, ("", "A", "B", "B / A"), rows)
+
+
+def _phases(case: Case) -> list[list[str]]:
+    """How long the phases of a step take. Replayed runs generate nothing, so they show none."""
     is_replay = any(comparable.REPLAY in run.facts for run in (*case.runs_a, *case.runs_b))
-    if case.runs_a and case.runs_b and not is_replay:  # replayed runs generate nothing
-        for phase in speed.phases(case.runs_a, case.runs_b):
-            ratio = f"{phase.b / phase.a:.2f}" if phase.a else "-"
-            rows.append([phase.name, f"{phase.a:.3g} s", f"{phase.b:.3g} s", ratio])
+    if not (case.runs_a and case.runs_b) or is_replay:
+        return []
+    rows = []
+    for phase in speed.phases(case.runs_a, case.runs_b):
+        ratio = f"{phase.b / phase.a:.2f}" if phase.a else "-"
+        rows.append([phase.name, f"{phase.a:.3g} s", f"{phase.b:.3g} s", ratio])
+    return rows
+
+
+def _recorded_memory(case: Case) -> list[list[str]]:
+    """The most memory that verl itself recorded, metric by metric."""
     names = {name for run in (*case.runs_a, *case.runs_b) for name in run.series}
+    rows = []
     for name in sorted(name for name in names if name.endswith(_MEMORY)):
         both = curves.metric_curve(name, case.runs_a, case.runs_b)
         most = [max((value for run in side for value in run.values()), default=0.0) for side in (both.a, both.b)]
         if all(most):
             rows.append([name, *(f"{value:.3g} GB" for value in most), f"{most[1] / most[0]:.2f}"])
-    rows += _memory(case)
-    if not rows:
-        return element("p", "The runs recorded neither times nor memory.", class_="quiet")
-    caption = "Of all runs, not only of the pairs that decided: medians of a step's phases, and the most memory"
-    return table(caption, ("", "A", "B", "B / A"), rows)
+    return rows
 
 
 def _memory(case: Case) -> list[list[str]]:
