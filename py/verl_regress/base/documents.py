@@ -101,14 +101,19 @@ def _need_text(document: object, origin: str) -> None:
             rest += [(where, each) for each in value]
         if len(rest) > _MOST:
             raise BadInput(f"{origin} is not usable, because its aliases make more than {_MOST:,} values: write fewer.")
-        if isinstance(value, str) and ("\0" in value or any("\ud800" <= each <= "\udfff" for each in value)):
-            raise BadInput(f"{shown(where)} in {origin} has a NUL character or half of a surrogate pair: leave it out.")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise BadInput(f"{shown(where)} in {origin} is {value}, which is not finite: give a number.")
-        if isinstance(value, int) and abs(value) >= 2**63:  # Python writes at most 4,300 digits
-            raise BadInput(
-                f"{shown(where)} in {origin} is a whole number of more than 64 bits: no value of it needs that."
-            )
+        if problem := _unwritable(value):
+            raise BadInput(f"{shown(where)} in {origin} {problem}.")
+
+
+def _unwritable(value: object) -> str | None:
+    """Why no file, environment or argv can hold a single value, and the cure; None if they can."""
+    if isinstance(value, str) and ("\0" in value or any("\ud800" <= each <= "\udfff" for each in value)):
+        return "has a NUL character or half of a surrogate pair: leave it out"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"is {value}, which is not finite: give a number"
+    if isinstance(value, int) and abs(value) >= 2**63:  # Python writes at most 4,300 digits
+        return "is a whole number of more than 64 bits: no value of it needs that"
+    return None
 
 
 def _sentence(error: Any, origin: str) -> str:

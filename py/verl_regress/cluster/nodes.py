@@ -69,12 +69,8 @@ def await_all(args: argparse.Namespace) -> None:
         packages.write_list(args.log_dir, "head")
     pulse = Pulse(time.monotonic())
     while True:
-        try:
-            alive = {node.name: node for node in joined(args.log_dir) if wanted.get(node.name) == node.address}
-            missing = sorted(set(wanted) - set(alive))
-            waits = problem = f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(missing)}"
-        except RegressError as error:
-            alive, missing, problem, waits = {}, sorted(wanted), str(error).rstrip("."), "Ray does not answer yet"
+        alive, problem, waits = _alive(wanted, args.log_dir)
+        missing = sorted(set(wanted) - set(alive))
         if not missing:
             break
         _abort_if_one_failed(sorted(wanted), args.log_dir, f"{wanted['head']}:{args.gcs_port}")
@@ -88,15 +84,32 @@ def await_all(args: argparse.Namespace) -> None:
         time.sleep(_LOOK_EVERY)
     _await_dropped(len(wanted), end, args.deadline, pulse)
     for name in wanted:
-        if name != "head" and args.worker_gpus not in (None, accelerators(alive[name].resources)[1]):
-            raise RegressError(
-                f"{name} shows {describe(alive[name])}, and GPUS_PER_WORKER={args.worker_gpus} is required: check which devices its "
-                "container has and whether its user may open them, or set WORKER_GPUS."
-            )
+        if name != "head":
+            _need_gpus(alive[name], args.worker_gpus)
         say.ok(f"{name} is ALIVE at {alive[name].address}: {describe(alive[name])}")
     for name in wanted:
         if not packages.is_listed(args.log_dir, name):
             print(name)
+
+
+def _alive(wanted: Mapping[str, str], log_dir: Path) -> tuple[dict[str, Node], str, str]:
+    """The wanted nodes that are ALIVE at their addresses, what is wrong if these are not all, and for what to wait."""
+    try:
+        alive = {node.name: node for node in joined(log_dir) if wanted.get(node.name) == node.address}
+    except RegressError as error:
+        return {}, str(error).rstrip("."), "Ray does not answer yet"
+    missing = sorted(set(wanted) - set(alive))
+    problem = f"{len(alive)} of {len(wanted)} nodes are ALIVE, missing: {', '.join(missing)}"
+    return alive, problem, problem
+
+
+def _need_gpus(worker: Node, required: int | None) -> None:
+    """Raise RegressError if a worker does not show Ray the GPUs that GPUS_PER_WORKER requires of it."""
+    if required not in (None, accelerators(worker.resources)[1]):
+        raise RegressError(
+            f"{worker.name} shows {describe(worker)}, and GPUS_PER_WORKER={required} is required: check which devices its "
+            "container has and whether its user may open them, or set WORKER_GPUS."
+        )
 
 
 def _await_dropped(wanted: int, end: float, deadline: float, pulse: Pulse) -> None:

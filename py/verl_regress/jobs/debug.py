@@ -156,14 +156,7 @@ def _ask(sources: Mapping[str, Callable[[], Any]], end: float) -> dict[str, _Ans
 
 def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, Callable[[], Any]]:
     """File name -> question. The paths are from Ray 2.60's dashboard. Answers lack the keys in `left_out`."""
-
-    def stripped(content: Any) -> Any:
-        if isinstance(content, list):
-            return [stripped(item) for item in content]
-        if isinstance(content, dict):
-            return {key: stripped(value) for key, value in content.items() if key not in left_out}
-        return content
-
+    stripped = partial(_without_keys, left_out)
     states, ids = ("submitted", "started", "ended", "observed"), [each.ray_id for each in job.attempts()]
     return {
         "ray_status.txt": lambda: api.ask(ray_internals.CLUSTER_STATUS)["data"]["clusterStatus"],
@@ -178,13 +171,22 @@ def _sources(job: JobDir, api: RayApi, left_out: Collection[str]) -> dict[str, C
     }
 
 
+def _without_keys(keys: Collection[str], content: Any) -> Any:
+    """A document without these keys, at any depth."""
+    if isinstance(content, list):
+        return [_without_keys(keys, item) for item in content]
+    if isinstance(content, dict):
+        return {key: _without_keys(keys, value) for key, value in content.items() if key not in keys}
+    return content
+
+
 def _node_facts(api: RayApi, job: JobDir) -> dict[str, Any]:
     """What Ray's reporter measured on every node (every 5 s; memory is total, available, percent, used), and the shared storage."""
     measured = ("ip", "hostname", "cpu", "loadAvg", "mem", "shm", "disk", "gpus")
-    rows = [
-        {"name": row["raylet"].get("nodeName"), "state": row["raylet"].get("state"), **{key: row.get(key) for key in measured}}
-        for row in api.ask(ray_internals.NODES_SUMMARY)["data"]["summary"]
-    ]  # fmt: skip
+    rows = []
+    for row in api.ask(ray_internals.NODES_SUMMARY)["data"]["summary"]:
+        raylet = {"name": row["raylet"].get("nodeName"), "state": row["raylet"].get("state")}
+        rows.append({**raylet, **{key: row.get(key) for key in measured}})
     return {"nodes": rows, "shared_storage_bytes": shutil.disk_usage(job.path)._asdict()}
 
 
@@ -247,15 +249,18 @@ def _stacks(job: JobDir) -> dict[str, str]:
 
 def activity(job: JobDir, bundle: Path) -> str | None:
     """What a job does, by its bundle: `scoring in compute_score (user/code/slow.py:7, Worker (process 12) on worker-1)`, or None."""
-    plan, answers = job.read_config("resolved.json") or {}, _stacks_in(bundle)
+    plan = job.read_config("resolved.json") or {}
     homes = {f"{job.root.user_code}/": "user/code/", f"{plan.get('code_path')}/": ""}
+    frames = [
+        (*frame, text.partition("\n")[0].partition(" ")[2])
+        for text in _stacks_in(bundle).values()
+        for frame in _FRAME.findall(text)
+    ]
     for doing, pattern in _DOING:
-        for text in answers.values():
-            who = text.partition("\n")[0].partition(" ")[2]
-            for file, line, function in _FRAME.findall(text):
-                home = next((home for home in homes if file.startswith(home)), "")
-                if pattern.fullmatch(function) or (doing == "scoring" and homes.get(home) == "user/code/"):
-                    return f"{doing} in {function} ({homes.get(home, '')}{file.removeprefix(home)}:{line}, {who})"
+        for file, line, function, who in frames:
+            home = next((home for home in homes if file.startswith(home)), "")
+            if pattern.fullmatch(function) or (doing == "scoring" and homes.get(home) == "user/code/"):
+                return f"{doing} in {function} ({homes.get(home, '')}{file.removeprefix(home)}:{line}, {who})"
     return None
 
 

@@ -77,16 +77,10 @@ def _read(directory: Path) -> Run:
     attempts = JobDir(directory).attempts()
     resolved = _config(directory, "resolved.json")
     failure, unfinished = _end(attempts[-1])
-    texts: list[str] = []
-    starts: list[int] = []  # after which step the later attempts continued; one from scratch replaces all before it
-    for attempt in attempts:
-        text = attempt.metrics.read_text(encoding="utf-8") if attempt.metrics.exists() else ""
-        if text.strip():
-            starts += (
-                [int((_config(attempt.path, "resolved.json").get("parent") or {}).get("step") or 0)] if texts else []
-            )
-            texts.append(text)
-    if texts:
+    recorded = [(attempt, text) for attempt in attempts if (text := _metrics(attempt)).strip()]
+    if recorded:
+        texts = [text for _, text in recorded]
+        starts = [_start(attempt) for attempt, _ in recorded[1:]]
         run = records.parse(texts, directory.name, str(JobDir(directory).metrics), starts)
     elif failure is None and unfinished is None:
         has = "an empty" if JobDir(directory).metrics.exists() else "no"
@@ -112,6 +106,15 @@ def _read(directory: Path) -> Run:
         packages=packages.in_job(_config(directory, "packages.json")),
         is_job=True,
     )
+
+
+def _metrics(attempt: JobDir) -> str:
+    return attempt.metrics.read_text(encoding="utf-8") if attempt.metrics.exists() else ""
+
+
+def _start(attempt: JobDir) -> int:
+    """The step after which an attempt continued; 0 if it began from scratch, and so replaces all before it."""
+    return int((_config(attempt.path, "resolved.json").get("parent") or {}).get("step") or 0)
 
 
 def sampled(directory: Path, only: Collection[str] = ()) -> str | None:
@@ -176,6 +179,15 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     facts |= {f"override {_key(text)}": text.lstrip("?!") for text in theirs}
     if devices:
         facts["devices"] = f"{devices.get('count')} x {devices.get('resource')}"
+    facts |= _variable_facts(directory, resolved)
+    facts |= _session_facts(_config(directory, "asked.json").get("said") or {})
+    nodes = _nodes(directory)
+    return facts | packages_fact(_config(directory, "packages.json")) | ({"nodes": nodes} if nodes else {})
+
+
+def _variable_facts(directory: Path, resolved: Mapping[str, Any]) -> dict[str, str]:
+    """The job's environment without what is its own, and hooks that change the training by what they do."""
+    facts: dict[str, str] = {}
     variables = _config(directory, "runtime_env.json").get("env_vars") or {}
     if _HOOKS in variables:
         hooks = [hook for hook in str(variables[_HOOKS]).split(",") if hook not in _BESIDE_TRAINING]
@@ -184,14 +196,16 @@ def _facts(directory: Path, resolved: Mapping[str, Any], overrides: Iterable[str
     for name, value in variables.items():
         if name not in _OWN_VARIABLES:
             facts[f"variable {name}"] = _without_own(str(value), resolved)
-    said = _config(directory, "asked.json").get("said") or {}
-    if said.get("deterministic"):
-        facts["deterministic"] = "True"
+    return facts
+
+
+def _session_facts(said: Mapping[str, Any]) -> dict[str, str]:
+    """How a session asked for the run: deterministic, and on which session's rollouts."""
+    facts = {"deterministic": "True"} if said.get("deterministic") else {}
     recordings = (str(each["text"]) for each in said.get("overrides") or [] if each.get("origin") == REPLAY)
     if session := next((found[1] for text in recordings if (found := _RECORDING.search(text))), None):
         facts[comparable.REPLAY] = session
-    nodes = _nodes(directory)
-    return facts | packages_fact(_config(directory, "packages.json")) | ({"nodes": nodes} if nodes else {})
+    return facts
 
 
 def packages_fact(record: Mapping[str, Any]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from redaction import Redactor
 from verl_regress import __version__
 from verl_regress.base import processes, say, trust
 from verl_regress.base.errors import BadInput, Exit, RegressError
@@ -200,12 +201,7 @@ def _no_leak(done: Done, step: str) -> tuple[list[str], str]:
     for name, one in done.nodes.items():
         problems += [f"{found} on {name}" for found in one.get("found", ())]
         problems += [] if one.get("looks") else [f"{name} was not searched while the job ran"]
-    problems += [
-        f"{secret} is in what the step {name.partition('.')[0]} printed"
-        for name, text in done.files.items()
-        for secret, forms in secrets.items()
-        if any(form in text for form in forms)
-    ]
+    problems += _printed(done.files, secrets)
     reports = leaks.reports(job, done.api.job(job.ray_id))
     problems += [f"the process {process} did not get it" for process, names in reports.items() if _CANARY not in names]
     if not reports:
@@ -216,6 +212,15 @@ def _no_leak(done: Done, step: str) -> tuple[list[str], str]:
     return problems, (
         f"{searched}, {files} files and {processes} processes of {len(done.nodes)} nodes while the job ran; {len(reports)} processes got it"
     )
+
+
+def _printed(files: Mapping[str, str], secrets: Mapping[str, Collection[str]]) -> list[str]:
+    return [
+        f"{secret} is in what the step {name.partition('.')[0]} printed"
+        for name, text in files.items()
+        for secret, forms in secrets.items()
+        if any(form in text for form in forms)
+    ]
 
 
 def _asked(job: JobDir) -> list[tuple[str, str]]:
@@ -290,16 +295,22 @@ def _directories(done: Done, _step: str) -> tuple[list[str], str]:
     entries, problems, homes = 0, [], sorted({job.first.path for job in done.jobs})
     for home in homes:
         for path in (home, *home.rglob("*")):
-            entries, found = entries + 1, path.lstat()
-            if (other := trust.foreign(found, (), path)) is not None:
-                problems.append(f"{path} {other.why}")
-            if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-                problems.append(f"{path} has {found.st_nlink} names, so another place shares it")
-            if stat.S_ISLNK(found.st_mode) and not path.resolve().is_relative_to(home.resolve()):
-                problems.append(f"{path} is a link that leads out of the job")
+            entries += 1
+            problems += [f"{path} {why}" for why in _shared_ways(path, home)]
     kept = done.root.secrets / done.cluster
     problems += [f"the secrets of {job.ray_id} are still there" for job in done.jobs if (kept / job.ray_id).exists()]
     return problems, f"{entries} files and folders of {len(homes)} jobs"
+
+
+def _shared_ways(path: Path, home: Path) -> Iterator[str]:
+    """In which ways a file or folder of a job is not its user's alone."""
+    found = path.lstat()
+    if (other := trust.foreign(found, (), path)) is not None:
+        yield other.why
+    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        yield f"has {found.st_nlink} names, so another place shares it"
+    if stat.S_ISLNK(found.st_mode) and not path.resolve().is_relative_to(home.resolve()):
+        yield "is a link that leads out of the job"
 
 
 def _fault_found(done: Done, step: str) -> tuple[list[str], str]:
@@ -331,19 +342,30 @@ def _report(done: Done, where: str) -> int:
         lines += [f"{section}:", *checks.rows(of_section)]
     text = "\n".join([*lines, f"{checks.summary(results)} (exit status {int(status)})"])
     facts = {
-        "time": time_now, "version": __version__, "where": where, "status": int(status), "nodes": evidence.nodes(done.api),
+        "time": time_now,
+        "version": __version__,
+        "where": where,
+        "status": int(status),
+        "nodes": evidence.nodes(done.api),
         "packages": [job.read_config("packages.json") for job in done.jobs[:1]],
         "checks": [
             {"section": check.section, "result": "not run" if result.skipped else result.word, **result.as_dict}
             for check, result in zip(CHECKS, results, strict=True)
         ],
-    }  # fmt: skip
+    }
     hidden = secret_files.redactor(done.root, **done.secrets)
     written = {"report.txt": f"{text}\n", "report.json": as_json(facts)}
     written |= {f"logs/{name}": log for name, log in done.files.items() if name.endswith(".log")}
     for name, said in written.items():
         (done.directory / name).parent.mkdir(exist_ok=True)
         write_atomically(done.directory / name, hidden.text(said))
+    archive = _pack(done, hidden)
+    print(say.shown(f"{text}\nreport: {done.directory}/report.txt, report.json; to send: {archive}"))
+    return status
+
+
+def _pack(done: Done, hidden: Redactor) -> Path:
+    """What to send to somebody who helps, in one archive and without secrets."""
     archive = done.directory / "acceptance.tar.gz"
     with tarfile.open(archive, "w:gz") as target:
         for name, path in _to_send(done):
@@ -351,8 +373,7 @@ def _report(done: Done, where: str) -> int:
             member = tarfile.TarInfo(f"acceptance-{done.directory.name}/{name}")
             member.size, member.mtime = len(content), int(path.stat().st_mtime)
             target.addfile(member, io.BytesIO(content))
-    print(say.shown(f"{text}\nreport: {done.directory}/report.txt, report.json; to send: {archive}"))
-    return status
+    return archive
 
 
 def _to_send(done: Done) -> Iterator[tuple[str, Path]]:

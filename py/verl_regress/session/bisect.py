@@ -152,11 +152,7 @@ def found_at_the_ends(session: Session, case: str) -> dict[str, Any]:
     cases = [each for each in report["cases"] if case in ("", each["case"])]
     for each in cases:
         if how_bad := _HOW_BAD.get(each["word"], 0):
-            where, first = "", each.get("first")
-            if first:
-                a, b = (float(first[side]) for side in "ab")  # a value that is not finite is a word
-                where = f"step {first['step']}, {first['metric']}: GOOD {a:.6g}, BAD {b:.6g}; "
-            why = f"{each['case']}, {where}{each['word']}: {each['reason']}"
+            why = f"{each['case']}, {_where(each.get('first'))}{each['word']}: {each['reason']}"
             return {"case": each["case"], "how_bad": how_bad, "failed": _failed_after(report, each["case"]), "why": why}
     for each in cases:
         if reason := (report["jobs"].get(f"{each['case']}_a") or {}).get("reason"):
@@ -171,6 +167,14 @@ def found_at_the_ends(session: Session, case: str) -> dict[str, Any]:
     raise RegressError(
         f"It is unclear whether BAD differs from GOOD ({summary}): see {session.path}/report.md, or choose another CASE."
     )
+
+
+def _where(first: Mapping[str, Any] | None) -> str:
+    """Where a verdict's values first differ, as the beginning of a sentence; empty if it names no place."""
+    if not first:
+        return ""
+    a, b = (float(first[side]) for side in "ab")  # a value that is not finite is a word
+    return f"step {first['step']}, {first['metric']}: GOOD {a:.6g}, BAD {b:.6g}; "
 
 
 def _failed_after(report: Mapping[str, Any], case: str) -> int | None:

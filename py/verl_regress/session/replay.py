@@ -51,21 +51,10 @@ def decide(suite: Suite, directory: Path, plan_of: Callable[[Case, str], Plan]) 
     for case in suite.cases:
         if source := case.continues or case.equals:  # it trains on the rollouts of that case
             found |= {case.name: found[source]} if source in found else {}
-            continue
-        try:
-            plans = {side: plan_of(case, side) for side in "AB"}
-        except BadInput:  # B's refusal is recorded, and A's run reports its own
-            continue
-        if not plans["A"].request.workload.samples_key:
-            continue
-        if why := _why_not(suite, case, plans):
-            say.skip(f"the replay of {case.name} ({why})")
-            continue
-        steps, size = int(plans["A"].composed.value(_STEPS)), _most_bytes(plans["A"])
-        say.info(
-            f"{case.name}: A's rollouts are recorded in {directory}, at most {size / 2**20:,.1f} MiB for each seed"
-        )
-        found[case.name] = {"recorded_by": case.name, "steps": steps, "bytes": size}
+        elif recording := _recording(suite, case, plan_of):
+            size = recording["bytes"] / 2**20
+            say.info(f"{case.name}: A's rollouts are recorded in {directory}, at most {size:,.1f} MiB for each seed")
+            found[case.name] = recording
     needed = sum(each["bytes"] for name, each in found.items() if each["recorded_by"] == name)
     free = shutil.disk_usage(directory.parent).free
     if needed > free:
@@ -76,14 +65,28 @@ def decide(suite: Suite, directory: Path, plan_of: Callable[[Case, str], Plan]) 
     return found
 
 
+def _recording(suite: Suite, case: Case, plan_of: Callable[[Case, str], Plan]) -> dict[str, Any] | None:
+    """What a case records; None if it is not replayed."""
+    try:
+        plans = {side: plan_of(case, side) for side in "AB"}
+    except BadInput:  # B's refusal is recorded, and A's run reports its own
+        return None
+    if not plans["A"].request.workload.samples_key:
+        return None
+    if why := _why_not(suite, case, plans):
+        say.skip(f"the replay of {case.name} ({why})")
+        return None
+    steps = int(plans["A"].composed.value(_STEPS))
+    return {"recorded_by": case.name, "steps": steps, "bytes": _most_bytes(plans["A"])}
+
+
 def _why_not(suite: Suite, case: Case, plans: Mapping[str, Plan]) -> str | None:
     """Why a case is not replayed; None if it is."""
     family = [each for each in suite.cases if case.name in (each.name, each.continues)]
     if any(each.speed or each.memory for each in family):
         return "a case whose speed or memory is judged generates in every run"
     for side, made in plans.items():
-        key = _KEYS[bool(made.composed.value("trainer.use_v1"))]
-        if any(each.parts()[1].startswith(f"{key}.") for each in made.composed.left_out):
+        if key := _lacking_key(made):
             return f"verl {made.code.record['verl_version']} of {side} has no key {key}, which verl has since 0.9.0"
     for key in ("trainer.use_v1", _STEPS, *_IN_PATH):
         a, b = (made.composed.value(key) for made in plans.values())
@@ -91,6 +94,13 @@ def _why_not(suite: Suite, case: Case, plans: Mapping[str, Plan]) -> str | None:
             return f"{key} is {a} in A and {b} in B"
     lacks_steps = plans["A"].composed.value(_STEPS) is None
     return "verl's config does not say how many steps it trains: give steps in the suite" if lacks_steps else None
+
+
+def _lacking_key(made: Plan) -> str | None:
+    """The key that makes verl record its rollouts, if the snapshot's config does not have it."""
+    key = _KEYS[bool(made.composed.value("trainer.use_v1"))]
+    is_left_out = any(each.parts()[1].startswith(f"{key}.") for each in made.composed.left_out)
+    return key if is_left_out else None
 
 
 def _most_bytes(made: Plan) -> int:

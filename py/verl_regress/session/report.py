@@ -225,22 +225,24 @@ def about_packages(evidence: Mapping[str, Any]) -> list[str]:
     cases = suites.of_recorded(evidence["begin"]["suite"]).cases
     pairs = [[jobs[run.name] for run in schedule.first_runs(case) if run.name in jobs] for case in cases]
     pair = next((pair for pair in pairs if len(pair) == 2), None)
-    if pair is None:
-        return []
-    records = {code: job.get("packages") for code, job in zip("AB", pair, strict=True)}
-    unknown = [code for code, record in records.items() if not record or not record["sha256"]]
-    if unknown:
-        return [f"Which packages {' and '.join(unknown)} ran with was not recorded."]
-    a, b = (packages.in_job(record) for record in records.values())
+    return _packages_of_pair(*(job.get("packages") for job in pair)) if pair else []
+
+
+def _packages_of_pair(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | None) -> list[str]:
+    records = {"A": of_a, "B": of_b}
+    known = {code: record for code, record in records.items() if record and record["sha256"]}
+    if len(known) < len(records):
+        unknown = " and ".join(code for code in records if code not in known)
+        return [f"Which packages {unknown} ran with was not recorded."]
+    a, b = (packages.in_job(record) for record in known.values())
+    same = f"A and B ran with the same {len(a) - 1} packages (sha256 {known['A']['sha256'][:12]})."
     other = mismatch.differences_between(a, b)
-    found = [
-        f"A and B ran with different packages: {other}."
-        if other
-        else f"A and B ran with the same {len(a) - 1} packages (sha256 {records['A']['sha256'][:12]})."
+    allowed = [
+        f"{code} was submitted with {mismatch.ALLOW}: {problem}."
+        for code, record in known.items()
+        for problem in record["mismatch"]
     ]
-    for code, record in records.items():
-        found += [f"{code} was submitted with {mismatch.ALLOW}: {problem}." for problem in record["mismatch"]]
-    return found
+    return [f"A and B ran with different packages: {other}." if other else same, *allowed]
 
 
 def as_markdown(outcome: Outcome) -> str:

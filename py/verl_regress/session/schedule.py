@@ -1,6 +1,6 @@
 """Which runs a session needs: B and A of each case with its first seed, then only what the verdict still lacks."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from verl_regress.store.sessions import jobs_of
 Evidence = Mapping[str, Any]
 
 AGAIN, THIRD, PERTURBED, ROLLOUT = "again", "third", "perturbed", "rollout"  # kinds of runs
+_SPECIAL = ((AGAIN, "A"), (THIRD, "A"), (PERTURBED, "A"), (ROLLOUT, "B"), (ROLLOUT, "A"))  # in this order
 PAIRS = "pairs"  # what a verdict may lack beside these
 
 
@@ -121,26 +122,30 @@ def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Collection[
     B comes first in the first pair: which earlier run of A fits is known when B has run. Then the sides alternate. In a replayed case A comes
     first in every pair, because B trains on what A recorded, and from the second one on A replays that, too: B is compared with that run.
     """
-    recorded = jobs_of(evidence)
     for pair, seed in enumerate(case.seeds, start=1):
-        a, b, again = (Run(case.name, side, seed, pair, kind) for side, kind in (("A", ""), ("B", ""), ("A", AGAIN)))
-        if is_replayed(case, evidence):
-            runs = [a, again, b] if pair > 1 and records(case, evidence) else [a, b]
-        else:
-            runs = [b, a] if pair % 2 else [a, b]
-        for run in runs:
-            if refusal_of(run, evidence) is not None:
-                return None
-            if run.name not in recorded:
-                return run if why_not(run, case, evidence) is None else None
+        if missing := _first_missing(_of_pair(case, pair, seed, evidence), evidence):
+            can_run = refusal_of(missing, evidence) is None and why_not(missing, case, evidence) is None
+            return missing if can_run else None
         wanted = wants(case)
-        for kind, side in ((AGAIN, "A"), (THIRD, "A"), (PERTURBED, "A"), (ROLLOUT, "B"), (ROLLOUT, "A")):
-            run = special_run(case, kind, side)
-            if kind in wanted and run.name not in recorded:
-                return run
+        if missing := _first_missing((special_run(case, *each) for each in _SPECIAL if each[0] in wanted), evidence):
+            return missing
         if PAIRS not in wanted:
             return None
     return None
+
+
+def _first_missing(runs: Iterable[Run], evidence: Evidence) -> Run | None:
+    """The first run that is not recorded. One that verl's config refused never will be."""
+    recorded = jobs_of(evidence)
+    return next((run for run in runs if run.name not in recorded), None)
+
+
+def _of_pair(case: Case, pair: int, seed: int, evidence: Evidence) -> list[Run]:
+    """The runs of a pair in their order."""
+    a, b, again = (Run(case.name, side, seed, pair, kind) for side, kind in (("A", ""), ("B", ""), ("A", AGAIN)))
+    if is_replayed(case, evidence):
+        return [a, again, b] if pair > 1 and records(case, evidence) else [a, b]
+    return [b, a] if pair % 2 else [a, b]
 
 
 def refusal_of(run: Run, evidence: Evidence) -> str | None:

@@ -200,12 +200,17 @@ def _ensure(
         for split, rows in make_data().items():
             counts[f"{split}_rows"] = len(rows) if isinstance(rows, list) else parquet_of(rows, str(rows))[1]
             for directory, form in zip(directories, suffixes, strict=True):
-                is_made = form and not isinstance(rows, Path) and _FORMS[form] not in rows[0]
-                name = "val" if form and split == "test" else split
-                write_parquet(conversations(rows) if is_made else rows, directory / f"{name}.parquet")
+                _write_split(directory, form, split, rows)
         return counts
 
     artefact.ensure_all([target.with_name(target.name + form) for form in suffixes], source, build, knob=KNOB)
+
+
+def _write_split(directory: Path, form: str, split: str, rows: list[Row] | Path) -> None:
+    name = "val" if form and split == "test" else split
+    if form and not isinstance(rows, Path) and _FORMS[form] not in rows[0]:
+        rows = conversations(rows)
+    write_parquet(rows, directory / f"{name}.parquet")
 
 
 def _prepare_from_hub(root: SharedRoot, target: Path) -> None:
