@@ -365,7 +365,7 @@ def _report(done: Done, where: str) -> int:
 
 
 def _pack(done: Done, hidden: Redactor) -> Path:
-    """What to send to somebody who helps, in one archive and without secrets."""
+    """What to send to those who help, in one archive and without secrets."""
     archive = done.directory / "acceptance.tar.gz"
     with tarfile.open(archive, "w:gz") as target:
         for name, path in _to_send(done):
