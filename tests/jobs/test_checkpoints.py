@@ -1,11 +1,14 @@
 """Which checkpoint is whole, and the hash of its weights: equal for equal tensors, whatever the pickle beside them says."""
 
+import json
 import shutil
 import zipfile
+from functools import partial
 
 import pytest
 from shared_fixtures import write, write_checkpoint
 
+from verl_regress.base.files import value_at
 from verl_regress.jobs import checkpoints
 
 RANKS = ("model_world_size_2_rank_0", "model_world_size_2_rank_1")
@@ -166,11 +169,94 @@ def test_what_a_checkpoint_lacks(job, name, content, problem):
 
 def test_what_fsdp_saved_is_for_as_many_gpus(job):
     checkpoint = write_checkpoint(job, 2)
-    assert checkpoints.problem_of(checkpoint, 2) is None
-    assert checkpoints.problem_of(checkpoint, 4) == (
+    assert checkpoints.problem_of(checkpoint, gpus=2) is None
+    assert checkpoints.problem_of(checkpoint, gpus=4) == (
         "it was saved on 2 GPUs (actor/model_world_size_2_rank_*.pt), and this job trains on 4"
     )
     for part in ("actor", "critic"):
         shutil.rmtree(checkpoint / part)
     write(checkpoint / "actor" / "dist_ckpt" / "__0_0.distcp", "weights")
-    assert checkpoints.problem_of(checkpoint, 4) is None
+    assert checkpoints.problem_of(checkpoint, gpus=4) is None
+
+
+# --- what the config of the trainer that continues will load
+
+
+def config_of(strategy="fsdp2", **contents):
+    """verl's config, in which the actor saves or loads these contents; PPO's critic has verl's defaults."""
+    all_contents = {"save_contents": [*checkpoints.ALL], "load_contents": [*checkpoints.ALL]}
+    document = {
+        "algorithm": {"adv_estimator": "gae"},
+        "actor_rollout_ref": {"actor": {"strategy": strategy, "checkpoint": {**all_contents, **contents}}},
+        "critic": {"strategy": strategy, "checkpoint": all_contents, "enable": None},
+    }
+    return document, partial(value_at, document)
+
+
+def test_what_hf_model_saves_is_no_checkpoint_for_fsdp(job):
+    """verl would load nothing, and train the base model on with the data of the steps to come."""
+    checkpoint = write_checkpoint(job, 2, latest=2)
+    for path in (checkpoint / "actor").iterdir():
+        path.unlink()
+    write(checkpoint / "actor" / "huggingface" / "model.safetensors", "weights")
+    document, config = config_of(save_contents=["hf_model"], load_contents=["hf_model"])
+    key = "actor_rollout_ref.actor.checkpoint"
+    problem = f"actor has no model_world_size_*.pt ({key}.save_contents=[hf_model]), so verl would begin with the base weights"
+    assert checkpoints.problem_of(checkpoint, config) == problem
+    assert newest(job) == "global_step_2"  # without a recorded config, its own parts need weights of some kind
+    write(job.config / "verl_config.yaml", json.dumps(document))
+    assert list(checkpoints.all_with_problems(job)) == [(checkpoint, problem)]
+    assert newest(job) is None
+
+
+@pytest.mark.parametrize(
+    ("contents", "missing", "problem"),
+    [
+        (
+            {},
+            "optim",
+            "actor has no optim_world_size_*.pt (actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra])",
+        ),
+        ({}, "model", "actor has no weights"),
+        ({"load_contents": ["model", "extra"]}, "optim", None),  # the optimizer is not loaded
+        ({"save_contents": ["model"], "load_contents": ["model"]}, "extra_state", None),
+        (
+            {"load_contents": ["optimizer"]},
+            "extra_state",
+            "actor_rollout_ref.actor.checkpoint.load_contents=[optimizer] loads no weights, so verl would begin with the base weights",
+        ),
+    ],
+)
+def test_a_checkpoint_needs_what_is_loaded(job, contents, missing, problem):
+    checkpoint = write_checkpoint(job, 2, latest=2)
+    for rank in (0, 1):
+        (checkpoint / "actor" / f"{missing}_world_size_2_rank_{rank}.pt").unlink()
+    assert checkpoints.problem_of(checkpoint, config_of(**contents)[1]) == problem
+
+
+def test_a_critic_is_needed_where_verl_trains_one(job):
+    checkpoint = write_checkpoint(job, 2, "actor data.pt")
+    document, config = config_of()
+    assert checkpoints.problem_of(checkpoint, config) == "critic has no weights"
+    document["critic"]["enable"] = False
+    assert checkpoints.problem_of(checkpoint, config) is None
+
+
+def test_megatron_loads_the_weights_of_hf_model(job):
+    checkpoint = write_checkpoint(job, 2, "data.pt")
+    document, config = config_of("megatron", save_contents=["hf_model"], load_contents=["hf_model"])
+    document["critic"]["enable"] = False
+    write(checkpoint / "actor" / "model" / "huggingface" / "model.safetensors", "weights")
+    assert checkpoints.problem_of(checkpoint, config) is None
+    document["actor_rollout_ref"]["actor"]["checkpoint"]["load_contents"] = ["hf_model", "optimizer"]
+    assert checkpoints.problem_of(checkpoint, config) == (
+        "actor has no *.distcp (actor_rollout_ref.actor.checkpoint.load_contents=[hf_model,optimizer])"
+    )
+
+
+def test_a_checkpoint_of_sft_has_its_own_data(job):
+    checkpoint = write_checkpoint(job, 2, "data_0.pt")
+    config = partial(value_at, {"engine": {"strategy": "fsdp"}, "checkpoint": {}})
+    assert checkpoints.problem_of(checkpoint, config) is None
+    (checkpoint / "data_0.pt").unlink()
+    assert checkpoints.problem_of(checkpoint, config) == "it has no data_0.pt, so the data would begin again"

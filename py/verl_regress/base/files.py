@@ -123,3 +123,10 @@ def as_json(content: Any) -> str:
 def now() -> str:
     """The time in UTC, ISO 8601, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def value_at(document: Any, key: str) -> Any:
+    """The value at a dotted key of nested mappings; None if there is none."""
+    for part in key.split("."):
+        document = document.get(part) if isinstance(document, dict) else None
+    return document

@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.files import value_at
 from verl_regress.plan.devices import Devices
 from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override
 from verl_regress.plan.values import Values
@@ -56,10 +57,7 @@ class Composed:
 
     def value(self, key: str) -> Any:
         """The config's value at a dotted key; None if there is none."""
-        found: Any = self.config
-        for part in key.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        return found
+        return value_at(self.config, key)
 
     def origin_of(self, key: str) -> str | None:
         """The layer that set the value at a key, or what is around it; None: it is verl's own."""

@@ -29,10 +29,13 @@ _SEQUENCES = {"actor_rollout_ref.actor": "actor_rollout_ref.model", "critic": "c
 _TRAINED = ("actor_rollout_ref.model", "model")  # whose tokenizer the job uses
 
 
-def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterable[Input]) -> None:
-    """Raise BadInput for data, a model or a checkpoint with which the trainer cannot take its first step, and for sizes that do not divide."""
-    if not composed.value("data.custom_cls.path"):  # else the user's own class reads the files
-        _check_data(root, workload, composed)
+def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterable[Input]) -> int | None:
+    """Raise BadInput for data, a model or a checkpoint with which the trainer cannot take its first step, and for sizes that do not divide.
+
+    Returns how many rows an epoch of the training data has; None if that is not known.
+    """
+    # The user's own class reads the files in its own way.
+    rows = None if composed.value("data.custom_cls.path") else _check_data(root, workload, composed)
     if workload.has_reward:
         _check_shape(composed)
     _check_sequence(composed)
@@ -43,8 +46,8 @@ def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterab
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             if one.key.endswith("model.path"):
                 _check_model(one, composed)
-            if one.key == _RESUMED:
-                _check_checkpoint(one, workload, composed)
+    _check_checkpoint(root, workload, composed)
+    return rows
 
 
 def _check_shape(composed: Composed) -> None:
@@ -85,7 +88,8 @@ def _check_sequence(composed: Composed) -> None:
             )
 
 
-def _check_data(root: SharedRoot, workload: Workload, composed: Composed) -> None:
+def _check_data(root: SharedRoot, workload: Workload, composed: Composed) -> int | None:
+    """Check the columns and the rows; returns as `check` does."""
     column_key, rows = "data.prompt_key" if workload.has_reward else "data.messages_key", {}
     for key in (_TRAIN, "data.val_files"):
         named = composed.value(key) or []
@@ -94,7 +98,7 @@ def _check_data(root: SharedRoot, workload: Workload, composed: Composed) -> Non
     is_own_choice = composed.value("data.sampler.class_path") or composed.value("data.datagen.path")
     known = [count for count in rows[_TRAIN] if count is not None]
     if is_own_choice or not known or len(known) < len(rows[_TRAIN]):
-        return
+        return None
     most = composed.value("data.train_max_samples")
     used = min(sum(known), most) if isinstance(most, int) and most > 0 else sum(known)
     sizes = [size for key in _BATCHES if isinstance(size := composed.value(key), int)]
@@ -103,6 +107,7 @@ def _check_data(root: SharedRoot, workload: Workload, composed: Composed) -> Non
             f"{composed.named(_TRAIN, composed.value(_TRAIN))} gives {used} rows, which make no batch of {min(sizes)}: write a smaller "
             "data.train_batch_size, or name more rows."
         )
+    return used
 
 
 def _rows_of(root: SharedRoot, composed: Composed, key: str, file: str, column_key: str) -> int | None:
@@ -121,19 +126,21 @@ def _rows_of(root: SharedRoot, composed: Composed, key: str, file: str, column_k
     return count
 
 
-def _check_checkpoint(one: Input, workload: Workload, composed: Composed) -> None:
-    mode, text = composed.value("trainer.resume_mode"), str(composed.value(_RESUMED))
-    if mode == "disable":
+def _check_checkpoint(root: SharedRoot, workload: Workload, composed: Composed) -> None:
+    """The one that the trainer will load, also a job's own (`make resume`)."""
+    mode, path = composed.value("trainer.resume_mode"), composed.value(_RESUMED)
+    if mode == "disable" or not path or not root.has(Path(str(path))):
         return
+    named, text = composed.named(_RESUMED, path), str(path)
     if mode == "auto" and workload.has_reward:
-        raise BadInput(f"{one.named} is not read with trainer.resume_mode=auto: write trainer.resume_mode=resume_path.")
+        raise BadInput(f"{named} is not read with trainer.resume_mode=auto: write trainer.resume_mode=resume_path.")
     if not _CHECKPOINT.search(text if workload.has_reward else text.rstrip("/")):
         raise BadInput(
-            f"{one.named} is no checkpoint that verl takes: name a folder global_step_N, without a slash behind it."
+            f"{named} is no checkpoint that verl takes: name a folder global_step_N, without a slash behind it."
         )
-    problem = checkpoints.problem_of(one.path, composed.devices.trainer)
+    problem = checkpoints.problem_of(Path(text), composed.value, composed.devices.trainer)
     if problem is not None:
-        raise BadInput(f"{one.named} is not usable, because {problem}: name another checkpoint.")
+        raise BadInput(f"{named} is not usable, because {problem}: name another checkpoint.")
 
 
 def _check_model(one: Input, composed: Composed) -> None:
