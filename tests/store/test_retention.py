@@ -144,11 +144,18 @@ def test_keep_counts_jobs_of_which_a_checkpoint_is_complete(gc, old, lost):
 def test_a_job_that_ended_or_saved_less_than_a_day_ago_stays(gc, old, fresh):
     job = old("job", 100)
     os.utime(job.path / fresh, (time.time() - DAY + 60,) * 2)
-    assert "keep 1 (less than a day old): job" in gc("--keep=0")
+    assert "keep 1 (younger than KEEP_HOURS=24): job" in gc("--keep=0")
     assert has_all(job)
     os.utime(job.path / fresh, (time.time() - DAY - 60,) * 2)
+    assert "keep 1 (younger than KEEP_HOURS=48): job" in gc("--keep=0", "--keep-hours=48")
     gc("--keep=0")
     assert has_none(job)
+
+
+def test_what_is_new_goes_when_that_is_asked_for(gc, old, snapshots):
+    job, running = old("job", 0), old("running", 0, ended=None)
+    gc("--keep=0", "--keep-hours=0")
+    assert (has_none(job), has_all(running)) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +197,7 @@ def test_a_job_that_may_still_run_is_kept(gc, ray, old, state, known, hours, goe
     before = state_of(job.path)
     said = gc("--keep=0")
     assert has_none(job) is goes
-    reason = "may still run" if known else "less than a day old"
+    reason = "may still run" if known else "younger than KEEP_HOURS=24"
     assert goes or (state_of(job.path) == before and f"keep 1 ({reason}): job" in said)
 
 

@@ -2,7 +2,7 @@
 
 A job's config/, logs/, state/ and debug/ and the reports of sessions are never removed. What can be reached from a root stays: from the
 newest KEEP jobs that have a complete checkpoint, a job that may still run, a session that is not over, a job of another checkout, cluster or user, a
-knob that names a code. So does whatever is less than a day old. No link is followed or removed: what it leads to may be in use.
+knob that names a code. So does whatever was made or written in the last KEEP_HOURS, as it may be about to be used. No link is followed or removed: what it leads to may be in use.
 
 The lock that submissions share is held from the first look to the last removal, so nothing new can need what goes. What goes is renamed
 aside first (`.NAME.gone`), so that nobody takes half of it for whole if gc is killed; the next gc deletes that.
@@ -34,9 +34,7 @@ from verl_regress.store.sessions import Session, all_of
 
 _LOCK_SECONDS = 300.0  # a submission has the lock for seconds
 _GC_SECONDS = 1800.0  # `make gc` has it until it has deleted all that it found
-_GRACE = 86400.0  # seconds: what was made or written since then may be about to be used
 _SESSION = 7 * 86400.0  # seconds without new evidence: until then, a session may be continued
-_YOUNG = "less than a day old"
 _GONE = ".gone"
 _NAME = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)"
 _HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash; each use touches it
@@ -48,9 +46,10 @@ def uncollected(root: SharedRoot) -> AbstractContextManager[None]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`gc --cluster NAME --keep N [--named CODE …] [--dry-run]`."""
+    """`gc --cluster NAME --keep N [--keep-hours N] [--named CODE …] [--dry-run]`."""
     parser.add_argument("--cluster", required=True, help="the knob CLUSTER_NAME: whose lost jobs' secrets go too")
     parser.add_argument("--keep", type=int, required=True, help="the knob KEEP: how many jobs keep their checkpoints")
+    parser.add_argument("--keep-hours", type=int, default=24, help="the knob KEEP_HOURS: what is younger stays")
     parser.add_argument("--named", action="append", default=[], help="a code id or source that a knob names")
     parser.add_argument("--dry-run", action="store_true", help="say the same, remove nothing")
 
@@ -211,7 +210,7 @@ class _Survey:
         elif reason is None and closed:
             reason = f"{first(closed)} cannot be read, and may use it"
         elif reason is None and self._is_young(made):
-            reason = _YOUNG
+            reason = self._young
         return _Thing(path.name, reason, [Waste(f"{kind} {path.name}", [path])])
 
     def _read(self, job: JobDir) -> _Job:
@@ -281,11 +280,16 @@ class _Survey:
             elif job.name in readers:
                 reasons[job.name] = f"the job {readers[job.name]} reads them"
             elif job.is_young:
-                reasons[job.name] = _YOUNG
+                reasons[job.name] = self._young
         return reasons
 
     def _is_young(self, written: float) -> bool:
-        return written > self._now - _GRACE
+        grace: float = self._args.keep_hours * 3600.0
+        return written > self._now - grace
+
+    @property
+    def _young(self) -> str:
+        return f"younger than KEEP_HOURS={self._args.keep_hours}"
 
 
 def _checkpoints(attempt: JobDir, paths: Sequence[Path]) -> Waste:
