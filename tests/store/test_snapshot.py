@@ -389,3 +389,20 @@ def test_a_releases_requirements_are_in_its_record_and_not_in_its_tree(root):
 def test_a_checkout_says_what_it_requires_in_its_setup_py(root):
     tree = {**TREE, "setup.py": b"setup(install_requires=['numpy'])"}
     assert make(root, tree=tree)["requirements"] == {"requires": ["numpy"]}
+
+
+def test_an_id_that_names_a_tree_names_no_other(root):
+    tree = make(root, "verl-{tree}")["tree_sha256"][:8]
+    assert make(root, f"verl-{tree}")["tree_sha256"][:8] == tree
+    other = {**TREE, "verl/new.py": b""}
+    made = make(root, "other", other)["tree_sha256"][:8]
+    named = f"CODE_ID=verl-0123abcd names the tree 0123abcd, but pypi:0.7.1 (from VERL_SOURCE) has the tree {made}"
+    assert refusal(root, "verl-0123abcd", other) == f"{named}: name it verl-{made}, or something else."
+    (root.snapshots / "other").rename(root.snapshots / "verl-0123abcd")
+    with pytest.raises(BadInput) as caught:
+        snapshot.load(root, "verl-0123abcd")
+    assert str(caught.value) == (
+        f"CODE_ID=verl-0123abcd (from the command line) names the tree 0123abcd, but {root.snapshots}/verl-0123abcd has the tree {made}: name it "
+        f"verl-{made}, or something else."
+    )
+    make(root, "verl-main", other)  # no hash

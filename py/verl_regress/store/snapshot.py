@@ -5,6 +5,7 @@ import compileall
 import hashlib
 import json
 import os
+import re
 import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -32,6 +33,7 @@ TREE = "{tree}"  # in a code id: the first digits of the tree's hash, once known
 # Processes that compile a snapshot, one for so many files: more would take longer to start than they save.
 _COMPILERS, _FILES_EACH = 4, 100
 _TREE_DIGITS = 8
+_OF_TREE = re.compile(rf"verl-([0-9a-f]{{{_TREE_DIGITS}}})")  # an id that names a tree, as `auto` makes it
 # We write these at the top of every snapshot, so they are not part of the hashed tree.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
 
@@ -91,6 +93,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
         tree_sha256, file_count = tree_of(directory)
         code_id = code_id.replace(TREE, tree_sha256[:_TREE_DIGITS])
         target = _directory(root, code_id)
+        _need_its_tree(code_id, tree_sha256, f"{KNOB}={code_id}", f"{source} (from VERL_SOURCE)")
         record: Record = {
             "code_id": code_id,
             "source": source,
@@ -169,13 +172,15 @@ def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Re
             f"make one with '{_make(code_id)}'" + (f" or use one of: {others}." if others else ".")
         )
     try:
-        return _read_record(target)
+        record = _read_record(target)
     except (OSError, ValueError) as error:
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be used: {shown(str(error))}"
         raise BadInput(
             f"{KNOB}={code_id} (from {origin}) is not usable, because {target} has no complete snapshot ({RECORD_FILE} {problem}): move it "
             f"away and make it again with '{_make(code_id)}', or name another {KNOB}."
         ) from None
+    _need_its_tree(code_id, record["tree_sha256"], f"{KNOB}={code_id} (from {origin})", str(target))
+    return record
 
 
 def need_whole(
@@ -201,6 +206,16 @@ def need_whole(
     if tree != record["tree_sha256"]:
         trees = f"{target}: tree {tree[:12]}, recorded {record['tree_sha256'][:12]}"
         raise error(f"{named} was changed after {since} ({trees}): remove it ({_removal(target)}) and {again}.")
+
+
+def _need_its_tree(code_id: str, tree: str, named: str, where: str) -> None:
+    """Raise BadInput for an id that names another tree."""
+    digits = _OF_TREE.fullmatch(code_id)
+    if digits is not None and not tree.startswith(digits[1]):
+        raise BadInput(
+            f"{named} names the tree {digits[1]}, but {where} has the tree {tree[:_TREE_DIGITS]}: name it verl-{tree[:_TREE_DIGITS]}, or "
+            "something else."
+        )
 
 
 def _directory(root: SharedRoot, code_id: str) -> Path:
