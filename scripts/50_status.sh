@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 50_status: the profile, the nodes with their resources, and the jobs with code id, status and driver node. If the cluster belongs
-# to another checkout, it names the owner and shows your own jobs.
+# 50_status: the profile, the nodes with their resources, and the jobs with code id, status and driver node; for a running job, its last
+# step and how long ago that was. If the cluster belongs to another checkout, it names the owner and shows your own jobs.
 #
 #   scripts/50_status.sh          JSON=1 scripts/50_status.sh
 #

@@ -6,10 +6,10 @@
 #   JOB=<submission id> scripts/56_resume.sh
 #
 # OVERRIDES=trainer.total_training_steps=20 is added to the recorded overrides. JOB=<id>.aN continues from that attempt or an
-# earlier one, with that attempt's settings.
+# earlier one, with that attempt's settings. It is refused if code or inputs changed since, unless ALLOW_MISMATCH=1.
 #
 # Knobs: JOB OVERRIDES OVERRIDES_FILE DEBUGGER ALLOW_MISMATCH
-#        ALLOW_PLAIN_SECRETS DRY_RUN WAIT PENDING_TIMEOUT START_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+#        ALLOW_PLAIN_SECRETS DRY_RUN FAIL_ON WAIT PENDING_TIMEOUT START_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

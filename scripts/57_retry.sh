@@ -5,10 +5,11 @@
 #
 #   JOB=<submission id> scripts/57_retry.sh
 #
-# OVERRIDES is added to the recorded overrides. JOB=<id>.aN repeats that attempt.
+# OVERRIDES is added to the recorded overrides. JOB=<id>.aN repeats that attempt. It is refused if code or inputs changed since, unless
+# ALLOW_MISMATCH=1.
 #
 # Knobs: JOB OVERRIDES OVERRIDES_FILE DEBUGGER ALLOW_MISMATCH
-#        ALLOW_PLAIN_SECRETS DRY_RUN WAIT PENDING_TIMEOUT START_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
+#        ALLOW_PLAIN_SECRETS DRY_RUN FAIL_ON WAIT PENDING_TIMEOUT START_TIMEOUT STALL_TIMEOUT UNREACHABLE_TIMEOUT
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load

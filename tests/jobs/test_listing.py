@@ -60,8 +60,8 @@ def test_the_same_as_json(run):
     assert (said["jobs_total"], said["ray_answers"], len(said["jobs"])) == (4, True, 2)
     assert said["jobs"][0] == {
         "submission_id": "runs", "attempt": 2, "ray_id": "runs.a2", "workload": "ppo", "code_id": "codeB", "profile": None, "owner": None,
-        "status": "RUNNING", "shown": "RUNNING", "reason": None, "cause": None, "why": "", "not_finite": None, "debugged": None,
-        "attempts": 2, "steps": 4, "made": "2001-09-09T01:46:40+00:00", "driver_ip": None,
+        "status": "RUNNING", "shown": "RUNNING", "reason": None, "cause": None, "why": "", "not_finite": None, "warnings": [], "debugged": None,
+        "attempts": 2, "steps": 4, "steps_total": None, "seconds_since_step": None, "made": "2001-09-09T01:46:40+00:00", "driver_ip": None,
         "inputs": {"/own/x.parquet": "1"},
     }  # fmt: skip
     assert said["jobs"][1]["reason"] == "the trainer\nended " + "x" * 200

@@ -1,9 +1,14 @@
 """`status`: the nodes and the latest jobs."""
 
 import json
+import os
+import re
+import time
 
 import pytest
-from shared_fixtures import node_row
+from shared_fixtures import node_row, write
+
+from verl_regress.base.layout import JobDir
 
 
 @pytest.fixture
@@ -96,3 +101,27 @@ def test_without_an_answer_from_ray(run, cluster, status):
         "a-done     codeA  SUCCEEDED      -\n"
     )
     assert f"\nRay {'at' if status == 401 else 'does not answer at'} {cluster.address} " in outcome.out
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_running_job_has_its_step_and_the_seconds_since(run, shared):
+    job = JobDir(shared.jobs / "c-running")
+    write(job.metrics, '{"step": 1, "data": {"train/loss": 2}}\n{"step": 3, "data": {"train/loss": 1}}\n')
+    write(job.driver_log, "Total training steps: 10\n")
+    os.utime(job.metrics, (time.time() - 12,) * 2)
+    words = ("--profile=cpu", "CLUSTER_NAME=mvp11", "LIMIT=1")
+    assert re.search(r"RUNNING, step 3 of 10 1[2-4] s ago +worker-0", run("status", *words).out)
+    [row] = json.loads(run("status", *words, "JSON=1").out)["jobs"]
+    assert (row["steps"], row["seconds_since_step"]) in [(3, seconds) for seconds in range(12, 15)]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_job_that_is_worth_nothing_says_so_on_the_page(run, shared):
+    job = JobDir(shared.jobs / "a-done")
+    write(job.metrics, '{"step": 1, "data": {"train/loss": 0, "train/grad_norm": 0}}\n')
+    write(job.config / "resolved.json", json.dumps({"steps": {"after": 0, "last": 8}}))
+    [row] = [
+        row for row in json.loads(run("jobs", "CLUSTER_NAME=mvp11", "JSON=1").out)["jobs"] if row["ray_id"] == "a-done"
+    ]
+    assert row["warnings"] == ["trained 1 of 8 steps (1 to 8)", "loss and gradient are 0 at its only step"]
+    assert row["why"] == "; ".join(row["warnings"])

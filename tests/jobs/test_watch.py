@@ -131,11 +131,19 @@ def test_steps_that_are_missing_at_the_end_of_a_job_that_succeeds_are_a_warning(
         step(number)(job)
     ended, lines = follow(["RUNNING", "SUCCEEDED"], job, then={1: ends(0)})
     assert (ended, lines[-1]) == (Exit.SUCCEEDED, "ok      job SUCCEEDED (the trainer ended)")
-    missing = announced is not None and len(steps) < announced
+    trained = "1 of 2 steps" if steps else "none of the 2 steps"
     assert [line for line in lines if line.startswith("warning")] == [
-        f"warning job recorded {len(steps)} of the 2 steps that the trainer announced: its epochs have fewer steps (raise "
-        "trainer.total_epochs), or metrics could not be written (is the disk full?): read 'make logs JOB=job'."
-    ] * missing
+        f"warning job trained {trained} (1 to 2): its data ended before (raise trainer.total_epochs), or its metrics could not be written "
+        "(is the disk full?)."
+    ] * (announced is not None and len(steps) < announced)
+
+
+def test_a_run_that_is_worth_nothing_says_so_in_its_last_lines(follow, make_job):
+    job = make_job()
+    for number in (1, 2):
+        step(number, **{"critic/score/min": 0.0, "critic/score/max": 0.0})(job)
+    ended, lines = follow(["RUNNING", "SUCCEEDED"], job, then={1: ends(0)})
+    assert (ended, lines[-2]) == (Exit.SUCCEEDED, "warning job: every reward is 0 at all 2 steps")
 
 
 def last(sentence):

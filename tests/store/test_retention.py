@@ -152,8 +152,9 @@ def test_a_job_that_ended_or_saved_less_than_a_day_ago_stays(gc, old, fresh):
     assert has_none(job)
 
 
-def test_what_is_new_goes_when_that_is_asked_for(gc, old, snapshots):
+def test_what_is_new_goes_when_that_is_asked_for(gc, ray, old):
     job, running = old("job", 0), old("running", 0, ended=None)
+    ray.knows({"submission_id": "running", "status": "RUNNING", "message": ""})
     gc("--keep=0", "--keep-hours=0")
     assert (has_none(job), has_all(running)) == (True, True)
 

@@ -6,6 +6,8 @@ import pytest
 from shared_fixtures import BASE, SPEC, TRAINER
 from wording import THEIRS
 
+from verl_regress.cluster import ray_internals
+
 pytestmark = pytest.mark.slow
 
 FILE = "my/ppo.yaml"
@@ -228,6 +230,26 @@ def test_an_input_that_is_missing(submit, shared, given, what, origin, lacks):
         f"{what}=none (from {origin}) is not usable, because {shared.path}/{lacks} is missing: "
         f"run 'make prepare', or name another {what}."
     )
+
+
+def test_an_input_that_a_worker_lacks(submit, monkeypatch, tmp_path):
+    """Before: the launcher of a node that lacked it trained on, for minutes."""
+    file = f"{tmp_path}/own.parquet"
+    asked = []
+
+    def missing_on(gcs, node_ids, paths, _timeout):
+        asked.append((gcs, len(node_ids), paths))
+        return {node_ids[0]: paths}
+
+    monkeypatch.setattr(ray_internals, "missing_on", missing_on)
+    refused = submit(f"OVERRIDES=data.val_files={file}")
+    assert (refused.status, refused.created) == (2, [])
+    assert refused.err.splitlines()[-1] == (
+        f"error   data.val_files={file} (from OVERRIDES) is missing on worker-0: put it on the shared root, which every node has, or on every worker."
+    )
+    assert asked == [("auto", 1, [file])]
+    monkeypatch.setattr(ray_internals, "missing_on", lambda *_: {})
+    assert submit(f"OVERRIDES=data.val_files={file}").status == 0
 
 
 def test_a_cluster_that_is_down(submit, ray):

@@ -16,6 +16,7 @@ from shared_fixtures import record, write
 
 from verl_regress.base.errors import RegressError
 from verl_regress.base.layout import JobDir
+from verl_regress.cluster import nodes
 from verl_regress.jobs import find
 from verl_regress.jobs.status import Launcher, hold_launcher_lock, launcher_of
 from verl_regress.store.hashes import Hashes
@@ -507,11 +508,9 @@ def test_what_a_job_reads_is_recorded_as_its_node_has_it(launched, tmp_path):
     sha256 = Hashes(launched.shared).content_of(file)
     gone = an_input(launched.shared.user_code / "dump", needed=False)
     launched.plan = {"inputs": [an_input(file, sha256=sha256), an_input(outside, outside=True), gone]}
-    launched.plan["inputs"].append(an_input("/no/such", outside=True))
     assert launched.start("print('trained')").finish()[0] == 0
     read = launched.job.read_state("inputs")["inputs"]
     assert [each["sha256"] for each in read] == [sha256, Hashes(launched.shared).content_of(outside), None, None]
-    assert b"data.val_files=/no/such (from OVERRIDES) is missing on " in launched.log
 
 
 @pytest.mark.parametrize("change", ["its content", "it is gone"])
@@ -537,7 +536,7 @@ def test_an_input_that_is_removed_while_it_is_hashed_is_one_sentence(shared, mon
     monkeypatch.setattr(Hashes, "content_of", gone)
     one = an_input(shared.user_code)
     with pytest.raises(RegressError, match=r"while it was hashed \(.*x.parquet'\): submit the job again\.$"):
-        launcher.check_inputs(JobDir(shared.jobs / "job"), {"inputs": [one]}, None)
+        launcher.check_inputs(JobDir(shared.jobs / "job"), {"inputs": [one]})
 
 
 def test_a_job_without_the_record_of_its_code_ends_in_one_sentence(launched):
@@ -557,3 +556,48 @@ def test_a_snapshot_that_was_changed_while_the_job_waited_never_trains(launched,
         f"The snapshot codeA was changed after the job was submitted ({launched.code_path}: tree "
     )
     assert b"trained" not in launched.log
+
+
+def test_a_trainer_that_trained_nothing_failed(make_job):
+    job = make_job()
+    plan = {"overrides": [], "steps": {"after": 8, "last": 16, "skipped": 8, "per_epoch": 8}}
+    write(job.config / "resolved.json", json.dumps(plan))
+    with pytest.raises(RegressError) as failed:
+        launcher.need_trained(job, plan)
+    assert str(failed.value) == (
+        "the trainer ended without an error, but trained none of the 8 steps (9 to 16): its verl looked for more data in the epoch that ended "
+        "with step 8: continue from a checkpoint that was saved before the end of an epoch (every 8 steps), or with a verl that begins the "
+        "next epoch then."
+    )
+    write(job.metrics, '{"step": 9, "data": {"train/loss": 0.5}}\n')
+    launcher.need_trained(job, plan)  # `make wait` says that it trained 1 of 8 steps
+
+
+def test_fail_on_fails_a_job_that_its_trainer_did_not(make_job):
+    job = make_job()
+    write(job.metrics, '{"step": 1, "data": {"train/loss": 0, "train/grad_norm": 0}}\n')
+    launcher.need_trained(job, {"fail_on": ["nan"]})
+    with pytest.raises(RegressError) as failed:
+        launcher.need_trained(job, {"fail_on": ["nan", "zero_grad"]})
+    assert str(failed.value) == (
+        "the trainer ended without an error, but loss and gradient are 0 at its only step (FAIL_ON=zero_grad): read the job's log and metrics."
+    )
+
+
+def test_an_input_that_the_launchers_node_lacks_is_not_trained_without(make_job, monkeypatch):
+    """Before: a line in the log, and minutes until the trainer met it."""
+    job = make_job()
+    monkeypatch.setattr(nodes, "own_name", lambda: "worker-1")
+    one = {
+        "named": "data.train_files=/own/r.parquet (from my.yaml)",
+        "path": "/own/r.parquet",
+        "fact": None,
+        "sha256": None,
+    }
+    with pytest.raises(RegressError) as failed:
+        launcher.check_inputs(job, {"inputs": [{**one, "needed": True, "outside": True}]})
+    assert str(failed.value) == (
+        "data.train_files=/own/r.parquet (from my.yaml) is missing on worker-1: put it on the shared root, which every node has, and submit "
+        "the job again."
+    )
+    launcher.check_inputs(job, {"inputs": [{**one, "needed": False, "outside": True}]})

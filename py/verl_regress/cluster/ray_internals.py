@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,12 @@ def node_memory(gcs: str, node_id: str, timeout: float) -> dict[str, Any]:
     """`counters()` of py/hooks/node_memory.py on the node `node_id` (hex), by a task of Ray."""
     counted: dict[str, Any] = _ask(f"what the kernel of node {node_id} killed", timeout, _MEMORY, gcs, node_id)
     return counted
+
+
+def missing_on(gcs: str, node_ids: Sequence[str], paths: Sequence[str], timeout: float) -> dict[str, list[str]]:
+    """Which of these paths are not there, on each of these nodes (hex), by a task of Ray on each. In the head, `gcs` may be `auto`."""
+    missing: dict[str, list[str]] = _ask("what its nodes have", timeout, _MISSING, gcs, json.dumps(paths), *node_ids)
+    return missing
 
 
 def _ask(what: str, timeout: float, program: str, gcs: str, *arguments: str) -> Any:
@@ -146,4 +152,16 @@ ray.init(address=sys.argv[1], namespace="verl-regress", log_to_driver=False, log
 there = NodeAffinitySchedulingStrategy(sys.argv[2], soft=False)
 task = ray.remote(num_cpus=0, scheduling_strategy=there)(node_memory.counters)
 print(json.dumps(ray.get(task.remote())))
+"""
+
+_MISSING = """
+import json, os, sys, ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+def missing(paths):
+    return [path for path in paths if not os.path.lexists(path)]
+ray.init(address=sys.argv[1], namespace="verl-regress", log_to_driver=False, logging_level="ERROR")
+paths, asked = json.loads(sys.argv[2]), ray.remote(num_cpus=0)(missing)
+there = {node: NodeAffinitySchedulingStrategy(node, soft=False) for node in sys.argv[3:]}
+answers = {node: asked.options(scheduling_strategy=strategy).remote(paths) for node, strategy in there.items()}
+print(json.dumps({node: ray.get(answer) for node, answer in answers.items()}))
 """

@@ -3,6 +3,9 @@
 import argparse
 import contextlib
 import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from verl_regress.base.knobs import Knobs
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster import nodes
 from verl_regress.cluster.ray_api import Node, RayApi
-from verl_regress.jobs import find, progress
+from verl_regress.jobs import conditions, find, progress, shortfall
 from verl_regress.jobs.status import (
     DAMAGED,
     Judgement,
@@ -91,7 +94,8 @@ def run_status(args: argparse.Namespace) -> int:
     job_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER", "WHY")]
     for row in rows:
         driver = f"{row['driver_node'] or '?'} ({row['driver_ip']})" if row["driver_ip"] else "-"
-        job_rows.append((row["ray_id"], row["code_id"] or "?", row["shown"], driver, row["why"]))
+        shown = ", ".join(filter(None, (row["shown"], _since_step(row))))
+        job_rows.append((row["ray_id"], row["code_id"] or "?", shown, driver, row["why"]))
     head = [f"profile {args.profile}, cluster {args.knobs['CLUSTER_NAME']}", "", *([problem, ""] if problem else [])]
     print(say.shown("\n".join([*head, *table(node_rows), "", *_job_table(job_rows, total)])))
     return 0
@@ -116,12 +120,13 @@ def _read(args: argparse.Namespace) -> tuple[Known, list[Node], str | None, int,
 def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
     """What is shown of a job's newest attempt. What cannot be read is left out."""
     plan: dict[str, Any] = {}
-    steps = made = not_finite = inputs = None
+    made = inputs = None
+    trained = _Trained()
     try:
         made = datetime.fromtimestamp(find.reserved_at(job), timezone.utc).isoformat(timespec="seconds")
         plan = job.read_config("resolved.json") or {}
         judgement = status_for_cluster(cluster, job, known)
-        steps, not_finite = progress.so_far(job)
+        trained = _trained(job, plan, judgement.status)
         inputs = find.inputs_of(job)
     except DAMAGED as error:  # another user closed it, or a file of it is damaged
         why = f"cannot be read: its files are not as a submission writes them ({type(error).__name__})"
@@ -142,14 +147,54 @@ def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
         "shown": ", ".join(filter(None, (judgement.status.value, judgement.debugged))),
         "reason": None if is_good else judgement.reason,
         "cause": judgement.cause,
-        "why": "; ".join(filter(None, ("" if is_good else judgement.why, not_finite))),
-        "not_finite": not_finite,
+        "why": "; ".join(filter(None, ("" if is_good else judgement.why, *trained.warnings))),
+        "not_finite": trained.not_finite,
+        "warnings": trained.warnings,
         "debugged": judgement.debugged,
-        "steps": steps,
+        "steps": trained.step,
+        "steps_total": trained.total,
+        "seconds_since_step": trained.seconds,
         "made": made,
         "inputs": inputs,
         "driver_ip": judgement.driver_ip,
     }
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """Of an attempt: its last step; while it runs, how many there will be and the seconds since the last; what is wrong with its steps."""
+
+    step: int | None = None
+    total: int | None = None
+    seconds: int | None = None
+    not_finite: str | None = None
+    warnings: Sequence[str] = ()
+
+
+def _trained(job: JobDir, plan: Mapping[str, Any], status: Status) -> _Trained:
+    """Nothing if its loggers write no steps here. Raises OSError and Unreadable."""
+    if progress.logger_without_file(job) is not None:
+        return _Trained()
+    found = progress.rows(job)
+    steps, last = progress.training(found), progress.last_of(job, found)
+    not_finite = progress.not_finite(steps)
+    missing = shortfall.of_job(job) if status is Status.SUCCEEDED else None
+    met = conditions.of_steps(steps, plan.get("sampling") or {}).values()
+    said = [missing.words if missing else None, not_finite, *met]
+    warnings = dict.fromkeys(words for words in said if words is not None)
+    total = seconds = None
+    if steps and status is Status.RUNNING:
+        seconds = max(0, round(time.time() - job.metrics.stat().st_mtime))
+        total = (plan.get("steps") or {}).get("last") or progress.total_steps(job)
+    return _Trained(last, total, seconds, not_finite, tuple(warnings))
+
+
+def _since_step(row: Mapping[str, Any]) -> str | None:
+    """`step 3 of 10 12 s ago`, of a job that runs and has made a step."""
+    if row["seconds_since_step"] is None:
+        return None
+    total = f" of {row['steps_total']}" if row["steps_total"] else ""
+    return f"step {row['steps']}{total} {row['seconds_since_step']} s ago"
 
 
 def _job_table(rows: list[tuple[str, ...]], total: int) -> list[str]:

@@ -97,20 +97,17 @@ def parent_of(job: JobDir) -> dict[str, Any]:
     return {"attempt": None, "checkpoint": None, "step": 0, **parent}
 
 
-def so_far(job: JobDir) -> tuple[int | None, str | None]:
-    """The number of an attempt's last recorded step, or the parent's if there is none, and `not_finite`.
-
-    None if its loggers write no steps here. Raises OSError and Unreadable.
-    """
-    if logger_without_file(job) is not None:
-        return None, None
-    found = rows(job)
-    return found[-1].number if found else int(parent_of(job)["step"]), not_finite(training(found))
-
-
 def last_step(job: JobDir) -> int | None:
-    """The first part of `so_far`."""
-    return so_far(job)[0]
+    """The number of an attempt's last recorded step, or the parent's if there is none; None if its loggers write no steps here.
+
+    Raises OSError and Unreadable.
+    """
+    return None if logger_without_file(job) is not None else last_of(job, rows(job))
+
+
+def last_of(job: JobDir, found: Sequence[Step]) -> int:
+    """The same for the lines of its metrics.jsonl."""
+    return found[-1].number if found else int(parent_of(job)["step"])
 
 
 def total_steps(job: JobDir) -> int | None:

@@ -12,7 +12,7 @@ from verl_regress.base.errors import Exit
 from verl_regress.base.layout import JobDir
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster.ray_api import RayApi, Unreachable
-from verl_regress.jobs import checkpoints, debug, failure, find, progress, sweep
+from verl_regress.jobs import checkpoints, conditions, debug, failure, find, progress, shortfall, sweep
 from verl_regress.jobs.status import Judgement, Launcher, Status, launcher_of, observe, status_of
 from verl_regress.secrets import secret_files
 
@@ -265,13 +265,10 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     say.info(f"outputs: {job.path}")
     sentence = f"{job.ray_id} {judgement.status.value} ({judgement.reason or 'no reason was given'})"
     if judgement.status is Status.SUCCEEDED:
-        # verl's exit status is 0 if its data ends before the steps do (0.9.1, SFT), or if its metrics could not be written.
-        step, total = progress.last_step(job), progress.total_steps(job)
-        if step is not None and total is not None and step < total:
-            say.warn(
-                f"{job.ray_id} recorded {step} of the {total} steps that the trainer announced: its epochs have fewer steps (raise "
-                f"trainer.total_epochs), or metrics could not be written (is the disk full?): read 'make logs JOB={job.ray_id}'."
-            )
+        if (missing := shortfall.of_job(job)) is not None:
+            say.warn(f"{job.ray_id} {missing.words}: {missing.cure}.")
+        for words in conditions.of_job(job).values():
+            say.warn(f"{job.ray_id}: {words}")
         say.ok(sentence)
     else:
         say.error(f"{sentence}: read 'make logs JOB={job.ray_id}'.")

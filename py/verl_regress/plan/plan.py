@@ -18,12 +18,15 @@ from verl_regress.plan.environment import Environment
 from verl_regress.plan.inputs import Artefact, Input
 from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override, merge, of_profile, of_shape, with_file_logger
 from verl_regress.plan.request import Request
+from verl_regress.plan.steps import Steps, steps_of
 from verl_regress.plan.values import need_no_shell
 from verl_regress.plan.workloads import JobPaths
 from verl_regress.store import snapshot
 
 _MOST_BYTES = 126_976  # MAX_ARG_STRLEN, less what Ray (2.60) writes around all env_vars: beyond it a job stays PENDING
 _PRELOADED = "LD_PRELOAD"
+_PROMPT = "data.max_prompt_length"
+_TOOLS = tuple(f"actor_rollout_ref.rollout.multi_turn.{name}_path" for name in ("tool_config", "function_tool"))
 _TRAINED = ("actor_rollout_ref.model.path", "model.path")  # a critic and others are further inputs
 
 
@@ -71,12 +74,14 @@ class Plan(Draft):
     """Everything that a submission needs; `resolved()` is what goes to config/resolved.json.
 
     `cluster_has` is how many of its devices the whole cluster has, `packages` the nodes' packages; a plan made without asking the cluster
-    has neither. `inputs` is what the job reads, and `hashes` what those on the shared root contain, once they are hashed; `code_dirs` are
+    has neither. `inputs` is what the job reads, and `hashes` what those on the shared root contain, once they are hashed; `steps` are those
+    that it is to train; `code_dirs` are
     the folders of PYTHONPATH there, and `caches` those of the Hugging Face libraries.
     """
 
     composed: Composed
     inputs: tuple[Input, ...]
+    steps: Steps
     code_dirs: tuple[Path, ...]
     caches: tuple[Path, ...]
     cluster_has: int | None = None
@@ -113,6 +118,8 @@ class Plan(Draft):
             "inputs": [
                 {**asdict(one), "path": str(one.path), "sha256": self.hashes.get(one.path)} for one in self.inputs
             ],
+            "steps": self.steps.recorded(),
+            "sampling": self._sampling(),
             "code_dirs": [str(folder) for folder in self.code_dirs],
             "caches": [str(folder) for folder in self.caches],
             "trusted_uids": trusted(),  # the launcher does not have the knob, and nodes may run as different users
@@ -126,7 +133,13 @@ class Plan(Draft):
             "left_out": [{"text": each.text, "origin": each.origin} for each in self.composed.left_out],
             "secrets": [secret.name for secret in self.environment.secrets],
             "debugger": request.said.debugger,
+            "fail_on": list(request.said.fail_on),
         }
+
+    def _sampling(self) -> dict[str, Any]:
+        """How long prompts may be, and which setting names tools: what metrics alone do not say (verl_regress.jobs.conditions)."""
+        value = self.composed.value
+        return {"max_prompt_length": value(_PROMPT), "tools": next((key for key in _TOOLS if value(key)), None)}
 
     def _dataset(self) -> str:
         """The data set, or else the files that verl's config names."""
@@ -196,8 +209,10 @@ def make(root: SharedRoot, request: Request) -> Plan:
     code_dirs = _named_by_variables(root, made, ("PYTHONPATH", _PRELOADED), "or name one of your own")
     read = inputs.find(root, made.environment, made.paths.job, composed, made.artefacts)
     reward_fn.check(root, composed, reward, request.spec.origin, code.path, code.record)
-    contents.check(root, request.workload, composed, read)
-    return Plan(**{**vars(made), "code": code}, composed=composed, inputs=read, code_dirs=code_dirs, caches=caches)
+    rows = contents.check(root, request.workload, composed, read)
+    steps = steps_of(code.path, request.workload, composed, rows)
+    decided = {**vars(made), "code": code, "composed": composed, "inputs": read, "steps": steps}
+    return Plan(**decided, code_dirs=code_dirs, caches=caches)
 
 
 def _named_by_variables(

@@ -29,6 +29,7 @@ class CommandLine:
     plain_secrets: bool = False  # the knob ALLOW_PLAIN_SECRETS
     debugger: str | None = None  # the knob DEBUGGER: 1 or post-mortem; None: off
     debugger_host: str | None = None  # where debugpy listens; None: on the node's address
+    fail_on: tuple[str, ...] = ()  # the knob FAIL_ON: verl_regress.jobs.conditions
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,12 @@ def of_files(directory: Path) -> Request:
     return Request(
         JobSpec.from_document(documents.parse(spec, origins["job_spec"], "jobspec")),
         BaseConfig.from_document(documents.parse(base, origins["ray_config"], "base_config")),
-        CommandLine(**{**said, "overrides": tuple(Override(**override) for override in said["overrides"])}),
+        CommandLine(
+            **{
+                **said,
+                "overrides": tuple(Override(**override) for override in said["overrides"]),
+                "fail_on": tuple(said.get("fail_on", ())),
+            }
+        ),
         Defaults(**asked["defaults"]),
     )

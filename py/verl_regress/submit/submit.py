@@ -14,17 +14,17 @@ from functools import partial
 from pathlib import Path
 
 from verl_regress.base import documents, processes, pulse, say
-from verl_regress.base.errors import BadInput, RegressError
+from verl_regress.base.errors import BadInput, RegressError, first
 from verl_regress.base.files import as_json, write_atomically
 from verl_regress.base.jobspec import BaseConfig, JobSpec
 from verl_regress.base.knobs import Knobs
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import trusted
-from verl_regress.cluster import nodes, packages
+from verl_regress.cluster import nodes, packages, ray_internals
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import debug
 from verl_regress.jobs.status import submission_of
-from verl_regress.plan import overrides, plan
+from verl_regress.plan import overrides, plan, steps
 from verl_regress.plan.overrides import Override
 from verl_regress.plan.request import CommandLine, Defaults, Request
 from verl_regress.secrets import secret_files
@@ -35,6 +35,7 @@ from verl_regress.worker import queue
 
 # The members of the stream that scripts/lib/job.bash sends.
 _SPEC, BASE, OVERRIDES = "job_spec", "ray_config", "overrides"
+_NODES_SECONDS = 60.0  # for a task of Ray on each worker
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +64,13 @@ def run(args: argparse.Namespace) -> int:
     root = SharedRoot(args.shared_root)
     values = secret_files.read_values(sys.stdin.buffer) if args.secrets else {}
     request = read_request(args)
-    # Of this submission alone: a session or an export of the same knobs has no debugger.
-    said = replace(request.said, debugger=debugger_of(args.knobs), debugger_host=args.debugger_host)
+    # Of this submission alone: a session or an export of the same knobs has no debugger, and the judge judges a session's runs.
+    said = replace(
+        request.said,
+        debugger=debugger_of(args.knobs),
+        debugger_host=args.debugger_host,
+        fail_on=fail_on_of(args.knobs),
+    )
     request = replace(request, said=said)
     with uncollected(root):
         planned = plan.make(root, request)
@@ -126,13 +132,18 @@ def debugger_of(knobs: Knobs) -> str | None:
     return None if knobs["DEBUGGER"] in ("", "0") else knobs["DEBUGGER"]
 
 
+def fail_on_of(knobs: Knobs) -> tuple[str, ...]:
+    """The knob FAIL_ON."""
+    return tuple(filter(None, knobs["FAIL_ON"].split(",")))
+
+
 def say_left_out(planned: plan.Plan) -> None:
-    """Print which optional overrides the snapshot's config has no key for, that a logger was added, and which inputs only the nodes may have."""
+    """Print which optional overrides the snapshot's config has no key for, that a logger was added, which inputs only the nodes may have, and
+    which steps and checkpoints there will not be.
+    """
     outside = dict.fromkeys(one.named for one in planned.inputs if one.outside)  # a data set has two files
     if outside:
-        say.warn(
-            f"{', '.join(outside)}: not under {planned.job.root.path}, so every node must have the same there; the job's log says if its launcher's node lacks it."
-        )
+        say.warn(f"{', '.join(outside)}: not under {planned.job.root.path}, so every worker must have the same there.")
     for override in planned.composed.left_out:
         version = planned.code.record["verl_version"]
         say.skip(f"override {override.text} (optional in {override.origin}, verl {version} has no such key)")
@@ -141,6 +152,9 @@ def say_left_out(planned: plan.Plan) -> None:
             say.info(
                 f"{override.text}: 'file' is added, because a run with TRAIN_SEED is compared by what this logger writes"
             )
+    release = f"verl {planned.code.record['verl_version']}"
+    for warning in steps.warnings(planned.steps, planned.composed, release):
+        say.warn(warning)
 
 
 def print_plan(planned: plan.Plan) -> None:
@@ -171,7 +185,8 @@ def send(
     """
     secret_files.check(secrets, planned.environment.secrets, planned.request.spec.origin)
     up = nodes.alive_nodes(api)
-    planned = _with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=knobs.is_on("ALLOW_MISMATCH")))
+    _need_on_workers(planned, up)
+    planned = with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=knobs.is_on("ALLOW_MISMATCH")))
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
     _make_directories(planned.job)
     # Of whomever a server makes the owner of what we write (`root_squash`).
@@ -202,15 +217,18 @@ def send(
 def reserve(planned: plan.Plan, secrets: Mapping[str, str]) -> None:
     """Make the job's directory with its plan, for KubeRay to submit; the launcher joins the queue itself. Raises BadInput."""
     secret_files.check(secrets, planned.environment.secrets, planned.request.spec.origin)
-    planned = _with_hashes(planned)
+    planned = with_hashes(planned)
     _make_directories(planned.job)
     with submission_of(planned.job), secret_files.written(planned.environment.secrets_file, secrets):
         _write_config(planned)
     say.changed(f"reserved {planned.job.path} for {planned.job.ray_id}")
 
 
-def _with_hashes(planned: plan.Plan) -> plan.Plan:
-    """Add to the plan what its inputs on the shared root contain. Raises BadInput if one cannot be read."""
+def with_hashes(planned: plan.Plan) -> plan.Plan:
+    """Add to the plan what its inputs on the shared root contain. Raises BadInput if one cannot be read.
+
+    Of the others, it may have what they contained before: the launcher compares.
+    """
     hashes, found = Hashes(planned.job.root), dict[Path, str | None]()
     for one in filter(lambda each: planned.job.root.has(each.path), planned.inputs):
         try:
@@ -220,7 +238,7 @@ def _with_hashes(planned: plan.Plan) -> plan.Plan:
             raise BadInput(
                 f"{one.named} was changed, or cannot be read, while it was hashed ({error}): make it readable, and submit the job again."
             ) from None
-    return replace(planned, hashes=found)
+    return replace(planned, hashes={**planned.hashes, **found})
 
 
 def _make_directories(job: JobDir) -> None:
@@ -261,6 +279,25 @@ def _with_packages(planned: plan.Plan, up: Sequence[Node], *, is_allowed: bool) 
         say.warn(f"{found.sentence}: {mismatch.ALLOW}")
     verdict = {"mismatch": list(found.problems), "is_allowed": is_allowed}
     return replace(planned, packages={**verdict, **packages.recorded(known)})
+
+
+def _need_on_workers(planned: plan.Plan, up: Sequence[Node]) -> None:
+    """Raise BadInput for an input outside the shared root that a worker lacks. If Ray does not say, the launcher will for its own node."""
+    outside = {str(one.path): one.named for one in planned.inputs if one.outside and one.needed}
+    workers = {node.node_id: node.name for node in up if not node.is_head}
+    if not outside or not workers:
+        return
+    try:
+        missing = ray_internals.missing_on("auto", [*workers], [*outside], _NODES_SECONDS)
+    except RegressError as error:
+        say.info(f"whether the workers have it is unknown: {error}")
+        return
+    for path, named in outside.items():
+        lacking = sorted(workers[node] for node, paths in missing.items() if path in paths)
+        if lacking:
+            raise BadInput(
+                f"{named} is missing on {first(lacking)}: put it on the shared root, which every node has, or on every worker."
+            )
 
 
 def _need_debugpy(planned: plan.Plan, known: Sequence[packages.NodePackages]) -> None:

@@ -23,7 +23,7 @@ from verl_regress.base.files import reserve
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import JOB_UIDS, need, of_job
 from verl_regress.cluster import nodes
-from verl_regress.jobs import debug, failure, find, hints
+from verl_regress.jobs import conditions, debug, failure, find, hints, shortfall
 from verl_regress.jobs.status import LaunchedBefore, hold_launcher_lock
 from verl_regress.secrets import secret_files
 from verl_regress.store import snapshot
@@ -109,7 +109,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
             waits_for = "the proof of its code"
             check_paths(plan)
             check_code(job, plan)
-            check_inputs(job, plan, tee)
+            check_inputs(job, plan)
         trainer = _Trainer(plan["argv"], job)
         with _stoppable():
             imported = trainer.prove_code(Path(plan["code_path"]), plan["code_id"], tee)
@@ -135,6 +135,7 @@ def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     if code == 0 and not told_to_stop:
         try:
             loaded_code.check(job, plan, trainer.process.pid)
+            need_trained(job, plan)
         except (RegressError, OSError) as error:
             tee.line(f"verl-regress: {error}")
             code, reason = 1, str(error)
@@ -218,8 +219,8 @@ def check_paths(plan: Mapping[str, Any]) -> None:
             need(Path(folder), folder, cure, trusted, alone=alone)
 
 
-def check_inputs(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> None:
-    """Record what the inputs contain, in `state/inputs`. Raise RegressError for one on the shared root that was removed or changed."""
+def check_inputs(job: JobDir, plan: Mapping[str, Any]) -> None:
+    """Record what the inputs contain, in `state/inputs`. Raise RegressError for one that is missing here, or was changed since the submission."""
     hashes, found = Hashes(job.root), []
     for each in plan.get("inputs") or ():
         try:
@@ -232,8 +233,8 @@ def check_inputs(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> None:
         if each["sha256"] not in (None, sha256) or (is_missing and not each["outside"]):
             raise RegressError(f"{each['named']} was changed or removed after the job was submitted: submit it again.")
         if is_missing:
-            tee.line(
-                f"verl-regress: {each['named']} is missing on {nodes.own_name()}: put it on the shared root, which every node has"
+            raise RegressError(
+                f"{each['named']} is missing on {nodes.own_name()}: put it on the shared root, which every node has, and submit the job again."
             )
         found.append({**each, "sha256": sha256})
     job.write_state("inputs", {"inputs": found})
@@ -247,6 +248,17 @@ def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
         Path(plan["code_path"]), record, f"The snapshot {plan['code_id']}", since="the job was submitted",
         then=", and submit the job again", trusted=plan.get("trusted_uids"), error=RegressError,
     )  # fmt: skip
+
+
+def need_trained(job: JobDir, plan: Mapping[str, Any]) -> None:
+    """Raise RegressError if the trainer ended well and trained none of its steps, or if they meet a condition of FAIL_ON."""
+    missing = shortfall.has_trained_nothing(job)
+    if missing is not None:
+        raise RegressError(f"the trainer ended without an error, but {missing.words}: {missing.cure}.")
+    met = conditions.of_job(job)
+    found = next((f"{met[name]} (FAIL_ON={name})" for name in plan.get("fail_on") or () if name in met), None)
+    if found is not None:
+        raise RegressError(f"the trainer ended without an error, but {found}: read the job's log and metrics.")
 
 
 class _Trainer:

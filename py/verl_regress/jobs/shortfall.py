@@ -1,0 +1,68 @@
+"""The training steps that an attempt recorded, against those that it was to train."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from verl_regress.base.layout import JobDir
+from verl_regress.jobs import checkpoints, progress
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """An attempt recorded only `trained` of the steps after `after` up to `last`. `skipped` of them were known to be left out (plan/steps.py),
+    and an epoch has `per_epoch` steps (None: not known).
+    """
+
+    after: int
+    last: int
+    trained: int
+    skipped: int = 0
+    per_epoch: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Was none of them trained?"""
+        return self.trained == 0
+
+    @property
+    def words(self) -> str:
+        """`trained 3 of 8 steps (9 to 16)`."""
+        count = self.last - self.after
+        return f"trained {self.trained or 'none'} of {'the ' if self.is_whole else ''}{count} steps ({self.after + 1} to {self.last})"
+
+    @property
+    def cure(self) -> str:
+        """The likely cause, and what to do about it."""
+        if self.skipped:
+            return (
+                f"its verl looked for more data in the epoch that ended with step {self.after}: continue from a checkpoint that was saved before "
+                f"the end of an epoch (every {self.per_epoch} steps), or with a verl that begins the next epoch then"
+            )
+        return "its data ended before (raise trainer.total_epochs), or its metrics could not be written (is the disk full?)"
+
+
+def of_job(job: JobDir) -> Shortfall | None:
+    """The shortfall of an attempt that is over; None if it trained all, or had none to train, or if that is not known: with loggers that write
+    no steps here, for one. Raises OSError and Unreadable.
+    """
+    if progress.logger_without_file(job) is not None:
+        return None
+    plan: Mapping[str, Any] = (job.read_config("resolved.json") or {}).get("steps") or {}
+    after = int(plan.get("after", progress.parent_of(job)["step"]))
+    ends = [end for end in (plan.get("last"), progress.total_steps(job)) if end is not None]
+    if not ends or min(ends) <= after:
+        return None
+    numbers = {step.number for step in progress.training(progress.rows(job)) if step.number > after}
+    if len(numbers) >= min(ends) - after:
+        return None
+    return Shortfall(after, min(ends), len(numbers), plan.get("skipped", 0), plan.get("per_epoch"))
+
+
+def has_trained_nothing(job: JobDir) -> Shortfall | None:
+    """The shortfall of an attempt that recorded no step and saved none; None for any other. Raises OSError and Unreadable."""
+    found = of_job(job)
+    if found is None or not found.is_whole:
+        return None
+    is_saved = any(checkpoints.step_of(name) > found.after for name in checkpoints.names(job))
+    return None if is_saved else found
