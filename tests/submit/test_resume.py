@@ -7,10 +7,11 @@ import sys
 import types
 
 import pytest
-from shared_fixtures import SPEC, write, write_checkpoint
+from shared_fixtures import SPEC, record, write, write_checkpoint
 from streams import tar
 
 from verl_regress.base.layout import JobDir
+from verl_regress.plan import contents
 from verl_regress.session.evidence import digest
 
 pytestmark = pytest.mark.slow
@@ -159,7 +160,7 @@ def test_a_resume_without_a_complete_checkpoint_is_refused(ended, run):
     assert run("resume", "me").is_refusal(
         f"JOB=me has no complete checkpoint under {job.path}: start it again with 'make retry JOB=me'."
     )
-    write_checkpoint(job, 2, "actor", latest=2)
+    write_checkpoint(job, 2, "actor critic", latest=2)
     assert run("resume", "me").is_refusal(
         f"JOB=me has no complete checkpoint under {job.path} (global_step_2 is not complete, because it has no data.pt, so the data would begin "
         "again): start it again with 'make retry JOB=me'."
@@ -198,3 +199,51 @@ def test_a_job_of_an_earlier_version_or_a_damaged_one_is_one_sentence(ended, run
         "the job again with 'make submit'.",
         status=1,
     )
+
+
+@pytest.mark.parametrize("command", ["resume", "retry"])
+@pytest.mark.parametrize("change", ["code", "data"])
+def test_an_attempt_is_compared_with_the_one_that_it_comes_from(ended, run, shared, command, change):
+    """A snapshot that was made again under its id was taken without a word."""
+    job = ended()
+    checkpoint = write_checkpoint(job, 2, latest=2)
+    was = read(job.config / "code.json")["tree_sha256"]
+    if change == "code":
+        write(shared.snapshots / "codeA" / "verl" / "__init__.py", "other = 1\n")
+        now = json.loads(record(shared.snapshots / "codeA"))["tree_sha256"]
+        changed = f"CODE_ID=codeA (tree {now[:12]}, it was {was[:12]})"
+    else:
+        changed = str(write(shared.datasets / "sums" / "train.parquet", "other rows"))
+    begin = f" OVERRIDES='trainer.resume_mode=resume_path trainer.resume_from_path={checkpoint}'"
+    assert run(command, "me").is_refusal(
+        f"{changed} changed after me was submitted, so a further attempt would be another job: put that back, submit it as a job of its own with "
+        f"'make submit JOBSPEC={job.config}/job_spec.json{begin if command == 'resume' else ''}', or set ALLOW_MISMATCH=1."
+    )
+    outcome = run(command, "me", "ALLOW_MISMATCH=1")
+    assert outcome.out == "me.a2\n"
+    assert f"warning {changed} changed after me was submitted: ALLOW_MISMATCH=1\n" in outcome.err
+
+
+def test_an_input_that_is_typed_for_an_attempt_may_be_another(ended, run, shared):
+    ended()
+    file = write(shared.datasets / "sums" / "train.parquet", "other rows")
+    assert run("retry", "me", f"OVERRIDES=data.train_files={file}").out == "me.a2\n"
+
+
+def test_what_only_a_worker_has_is_compared_there(ended, run, tmp_path):
+    job = ended(f"OVERRIDES=data.val_files={tmp_path}/own.parquet")
+    path = f"{tmp_path}/own.parquet"
+    job.write_state("inputs", {"inputs": [{"path": path, "sha256": "1" * 64}]})
+    assert run("retry", "me").out == "me.a2\n"
+    planned = {each["path"]: each["sha256"] for each in read(job.numbered(2).config / "resolved.json")["inputs"]}
+    assert planned[path] == "1" * 64
+
+
+def test_a_resume_at_the_end_of_the_data_is_refused_with_more_epochs(ended, run, monkeypatch):
+    job = ended("OVERRIDES=data.train_batch_size=8 trainer.total_training_steps=20")
+    monkeypatch.setattr(contents, "check", lambda *_: 64)
+    checkpoint = write_checkpoint(job, 8, latest=8)
+    assert run("resume", "me").is_refusal(
+        f"JOB=me has all its 8 steps done ({checkpoint}): ask for more, as in OVERRIDES=trainer.total_epochs=3."
+    )
+    assert run("resume", "me", "OVERRIDES=trainer.total_epochs=3").out == "me.a2\n"

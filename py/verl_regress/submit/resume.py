@@ -6,21 +6,24 @@ Earlier attempts are not changed: the new one has its own directory, `attempts/N
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, first
 from verl_regress.base.files import read_text
 from verl_regress.base.knobs import Knobs
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import need
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import checkpoints, find, progress
+from verl_regress.jobs.checkpoints import resume_overrides
 from verl_regress.jobs.status import status_of
-from verl_regress.plan import plan, request
+from verl_regress.plan import plan, request, steps
+from verl_regress.plan.overrides import Override
 from verl_regress.plan.request import Attempt
 from verl_regress.secrets import secret_files
 from verl_regress.store.retention import uncollected
@@ -71,15 +74,18 @@ def _begin(
     values = secret_files.read_values(sys.stdin.buffer) if args.secrets else {}
     file = knobs["OVERRIDES_FILE"]
     text = submit.read_stream({submit.OVERRIDES: file})[submit.OVERRIDES] if file else ""
+    typed = submit.said_overrides(knobs, text)
     said = replace(
         earlier.said,
-        overrides=(*earlier.said.overrides, *submit.said_overrides(knobs, text)),
+        overrides=(*earlier.said.overrides, *typed),
         plain_secrets=earlier.said.plain_secrets or knobs.is_on("ALLOW_PLAIN_SECRETS"),
         debugger=submit.debugger_of(knobs),
         debugger_host=args.debugger_host,
+        fail_on=submit.fail_on_of(knobs) or earlier.said.fail_on,
     )
     planned = plan.make(SharedRoot(args.shared_root), replace(earlier, said=said, attempt=attempt, owner=args.owner))
     _need_steps_left(planned, attempt, args.job)
+    planned = _as_before(planned, attempt, typed, is_allowed=knobs.is_on("ALLOW_MISMATCH"))
     submit.say_left_out(planned)
     if knobs.is_on("DRY_RUN"):
         submit.print_plan(planned)
@@ -106,6 +112,34 @@ def _need_own(job: JobDir) -> None:
     need(job.first.path, f"JOB={job.ray_id}", "or submit a job of your own")
 
 
+def _as_before(planned: plan.Plan, attempt: Attempt, typed: Sequence[Override], *, is_allowed: bool) -> plan.Plan:
+    """Compare code and inputs with the record of the attempt's parent. Returns the plan with what inputs outside the shared root contained
+    then, for the launcher to compare. Raises BadInput for a change that nobody typed, unless ALLOW_MISMATCH=1 allows it.
+    """
+    parent, keys = attempt.parent, [override.parts()[1] for override in typed]
+    before = {Path(path): sha256 for path, sha256 in find.inputs_of(parent).items() if sha256}
+    before |= {
+        Path(each["path"]): each["sha256"] for each in find.plan_of(parent).get("inputs") or () if each["sha256"]
+    }
+    chosen = {one.path for one in planned.inputs if any(f"{one.key}.".startswith(f"{key}.") for key in keys)}
+    before = {path: sha256 for path, sha256 in before.items() if path not in chosen}
+    hashed, code = submit.with_hashes(planned), parent.read_config("code.json") or {}
+    was, now = code.get("tree_sha256"), planned.code.record["tree_sha256"]
+    changed = [] if was in (None, now) else [f"CODE_ID={planned.code.code_id} (tree {now[:12]}, it was {was[:12]})"]
+    changed += [str(path) for path, sha256 in hashed.hashes.items() if before.get(path, sha256) != sha256]
+    if not changed:
+        return replace(hashed, hashes={**before, **hashed.hashes})
+    sentence = f"{first(changed)} changed after {parent.ray_id} was submitted"
+    if is_allowed:
+        say.warn(f"{sentence}: ALLOW_MISMATCH=1")
+        return hashed
+    begin = f" OVERRIDES='{' '.join(resume_overrides(attempt.checkpoint))}'" if attempt.checkpoint else ""
+    raise BadInput(
+        f"{sentence}, so a further attempt would be another job: put that back, submit it as a job of its own with 'make submit "
+        f"JOBSPEC={say.shown(parent.config)}/job_spec.json{begin}', or set ALLOW_MISMATCH=1."
+    )
+
+
 def _need_over(job: JobDir, api: RayApi) -> None:
     """Two attempts of a job never run at once. Raises BadInput; RegressError if Ray does not answer."""
     judgement = status_of(job, api.job(job.ray_id))
@@ -117,14 +151,14 @@ def _need_over(job: JobDir, api: RayApi) -> None:
 
 
 def _need_steps_left(planned: plan.Plan, attempt: Attempt, asked: str) -> None:
-    """From a checkpoint of the last step verl would train one step too many (0.7.1, 0.8.0). Raises BadInput."""
-    total = planned.composed.value("trainer.total_training_steps")
-    if total is None:
+    """From a checkpoint of the last step verl would train nothing, or one step too many (0.7.1, 0.8.0). Raises BadInput."""
+    found = planned.steps
+    if found.last is None:  # only a trainer that has read the data knows; the parent's did
         before = yaml.safe_load(read_text(attempt.parent.config / "verl_config.yaml"))["trainer"]
         if planned.composed.value("trainer.total_epochs") == before.get("total_epochs"):
-            total = progress.total_steps(attempt.parent)
-    if attempt.checkpoint is not None and isinstance(total, int) and total <= attempt.step:
+            found = replace(found, last=progress.total_steps(attempt.parent))
+    if attempt.checkpoint is not None and found.count == 0:
         raise BadInput(
-            f"JOB={asked} has all its {total} steps done ({attempt.checkpoint}): ask for more, as in "
-            f"OVERRIDES=trainer.total_training_steps={attempt.step + 10}."
+            f"JOB={asked} has all its {found.last} steps done ({attempt.checkpoint}): ask for more, as in "
+            f"{steps.asking_for_more(found, planned.composed)}."
         )
