@@ -2,7 +2,7 @@ import json
 import os
 
 import pytest
-from shared_fixtures import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write
+from shared_fixtures import BASE, CONFIG, REWARD_CONFIG, SFT_CONFIG, SPEC, TRAINER, record, write, write_checkpoint
 
 from verl_regress.base import documents, layout
 from verl_regress.base.errors import BadInput
@@ -250,6 +250,16 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
                 (reward, user_reward, f"{reward}={user_reward} (from ppo.yaml)", "reward_fn sha256"),
             )
         ],
+        "steps": {
+            "after": 0,
+            "last": None,  # the data is no parquet
+            "total": None,
+            "per_epoch": None,
+            "saves": None,
+            "skipped": 0,
+            "is_most": False,
+        },
+        "sampling": {"max_prompt_length": None, "tools": None},
         "code_dirs": [],
         "caches": [f"{shared.path}/hf"],
         "trusted_uids": sorted({"0", str(os.geteuid()), "1001", "1002"}),
@@ -271,12 +281,13 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
         ],
         "secrets": ["KEY"],
         "debugger": "on",
+        "fail_on": [],
     }
 
 
 def test_a_further_attempt_names_the_one_that_it_continues(planned, shared):
     first = JobDir(shared.jobs / "me")
-    checkpoint = first.checkpoints / "global_step_7"
+    checkpoint = write_checkpoint(first, 7)
     job = planned(attempt=Attempt(first.numbered(2), first, checkpoint), said={"seed": 5})
     parent = {"attempt": 1, "checkpoint": str(checkpoint), "step": 7}
     resolved = job.resolved()
