@@ -35,6 +35,8 @@ def trained(make_job):
             "trained none of the 8 steps (9 to 16)",
         ),  # those of another attempt do not count
         ([1, 2], {"after": 0, "last": 8, "announced": 2}, None),  # verl left out rows: it knows better
+        ([1, 2, 3], {"after": 0, "last": 3, "total": 20}, "trained 3 of 20 steps (1 to 20)"),
+        ([], {"after": 0, "last": 3, "total": 20}, "trained none of the 3 steps (1 to 3)"),
         ([1], {"after": 0, "last": None, "announced": 2}, "trained 1 of 2 steps (1 to 2)"),
         ([1], {"announced": 2}, "trained 1 of 2 steps (1 to 2)"),  # an earlier version planned none
         ([1, 2], {"after": 0, "last": 2}, None),

@@ -10,8 +10,8 @@ from verl_regress.jobs import checkpoints, progress
 
 @dataclass(frozen=True)
 class Shortfall:
-    """An attempt recorded only `trained` of the steps after `after` up to `last`. `skipped` of them were known to be left out (plan/steps.py),
-    and an epoch has `per_epoch` steps (None: not known).
+    """An attempt recorded only `trained` of the steps after `after` up to `last`: the last that it was asked for, or, if it trained none, that
+    its data allows. `skipped` of them were known to be left out (plan/steps.py), and an epoch has `per_epoch` steps (None: not known).
     """
 
     after: int
@@ -50,13 +50,15 @@ def of_job(job: JobDir) -> Shortfall | None:
         return None
     plan: Mapping[str, Any] = (job.read_config("resolved.json") or {}).get("steps") or {}
     after = int(plan.get("after", progress.parent_of(job)["step"]))
-    ends = [end for end in (plan.get("last"), progress.total_steps(job)) if end is not None]
-    if not ends or min(ends) <= after:
+    asked = [end for end in (plan.get("total"), progress.total_steps(job)) if end is not None]
+    ends = [end for end in (plan.get("last"), *asked) if end is not None]
+    if not ends or min(ends) <= after:  # a validation, or a checkpoint of the last step
         return None
-    numbers = {step.number for step in progress.training(progress.rows(job)) if step.number > after}
-    if len(numbers) >= min(ends) - after:
+    trained = len({step.number for step in progress.training(progress.rows(job)) if step.number > after})
+    last = min(asked or ends) if trained else min(ends)
+    if trained >= last - after:
         return None
-    return Shortfall(after, min(ends), len(numbers), plan.get("skipped", 0), plan.get("per_epoch"))
+    return Shortfall(after, last, trained, plan.get("skipped", 0), plan.get("per_epoch"))
 
 
 def has_trained_nothing(job: JobDir) -> Shortfall | None:
