@@ -2,17 +2,23 @@
 # answer. It adds what it chose to env/local.env, because all later commands need it.
 # shellcheck shell=bash
 
-# quickstart::choose_gpus: the NVIDIA GPUs of this host that no process uses, unless the user or a running cluster has chosen.
+# quickstart::choose_gpus: the NVIDIA GPUs of this host that this shell may use and no process uses, unless the user or a running cluster has
+# chosen.
 quickstart::choose_gpus() {
-  local free=() given=() knob all
+  local free=() given=() knob all among=''
   if [[ $PROFILE != gpu || $TRANSPORT != container || -n $HOSTS_FILE || -n $GPU_IDS || -n $(nodes::owners) ]]; then
     log::skip "choosing GPUs (profile ${PROFILE}, TRANSPORT=${TRANSPORT}, HOSTS_FILE='${HOSTS_FILE}', GPU_IDS='${GPU_IDS}', or the cluster is up)"
     return
   fi
+  devices::load
+  if [[ -n $DEVICES_SOURCE ]]; then
+    among=" among $(devices::shown) (${DEVICES_SOURCE})"
+    log::info "choosing GPUs only${among}, which this shell may use"
+  fi
   output::read_lines free prereq::free_gpus
   all=$(IFS=, && printf '%s' "${free[*]}")
   ((${#free[@]})) ||
-    cli::die 1 "nvidia-smi lists no GPU here that is whole and that no process uses: end or wait for what uses them, share them with FORCE=1, or set PROFILE=cpu to rehearse without them."
+    cli::die 1 "nvidia-smi lists no GPU here${among} that is whole and that no process uses: end or wait for what uses them, share them with FORCE=1, or set PROFILE=cpu to rehearse without them."
   for knob in WORKERS GPUS_PER_WORKER; do ! env::is_given "$knob" || given+=("$knob"); done
   case ${given[*]} in
     WORKERS) GPUS_PER_WORKER=$((${#free[@]} / WORKERS)) ;;

@@ -20,7 +20,7 @@ cd "$REPO_DIR" # rule-ok: wherever a script is typed, paths of knobs mean the sa
 
 for _noun in log spelling output knob env cli wait venv owner node cluster_knobs cluster helper deps artefact snapshot secret attached job \
   dashboard tunnel doctor verify acceptance bisect quickstart lifecycle/{login,shared,allocation,hosts,hosts_check,hosts_put} \
-  lifecycle/{engine,image,compose,legacy,prereq,batch,kit}; do
+  lifecycle/{engine,devices,image,compose,legacy,prereq,batch,kit}; do
   # shellcheck disable=SC1090  # the list above is the index of what is sourced
   source "${REPO_DIR}/scripts/lib/${_noun}.bash"
 done

@@ -15,6 +15,8 @@ allocation::set_knobs() {
   local -A value=()
   [[ ${SLURM_JOB_ID-} =~ ^[1-9][0-9]{0,9}$ ]] ||
     cli::die 2 "$1=${!1} (from ${ENV_ORIGIN[$1]}) is for a Slurm allocation, and there is none here (SLURM_JOB_ID='$(cli::shown "${SLURM_JOB_ID-}")'): run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job."
+  [[ ${SLURM_HET_SIZE-} =~ ^1?$ ]] ||
+    cli::die 2 "The Slurm job ${SLURM_JOB_ID} is heterogeneous (SLURM_HET_SIZE='$(cli::shown "$SLURM_HET_SIZE")'), and its parts are jobs of their own with unequal hosts: allocate all hosts as one part, as with 'salloc --nodes=3'."
   for tool in srun squeue scontrol; do
     command -v "$tool" >/dev/null ||
       cli::die 1 "'${tool}' is not on PATH, and $1=${!1} (from ${ENV_ORIGIN[$1]}) needs it: run this where Slurm's commands are, or load their module."
@@ -36,10 +38,12 @@ allocation::load() {
   allocation::_set_workers
 }
 
-# allocation::running_on: prints the hosts of the job as Slurm writes them; it runs.
+# allocation::running_on: prints the hosts of the job as Slurm writes them; it runs. The tasks of an array have job ids of their own, but
+# one of these is also the array's, for which squeue lists them all.
 allocation::running_on() {
-  local said state list extra
-  said=$(squeue --noheader --jobs="$SLURM_JOB_ID" --states=all --format='%T|%N' 2>&1) ||
+  local said state list extra id=$SLURM_JOB_ID
+  [[ ! ${SLURM_ARRAY_JOB_ID-}_${SLURM_ARRAY_TASK_ID-} =~ ^[0-9]+_[0-9]+$ ]] || id="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+  said=$(squeue --noheader --jobs="$id" --states=all --format='%T|%N' 2>&1) ||
     cli::die 8 "Slurm does not know the job ${SLURM_JOB_ID} (SLURM_JOB_ID) any more, or does not answer (squeue: $(tail -n 1 <<<"$said")): allocate hosts again with 'salloc --nodes=3'."
   IFS='|' read -r state list extra <<<"$said"
   [[ $state == RUNNING && -n $list && -z $extra ]] ||

@@ -82,10 +82,10 @@ compose::_gpus() {
   fi
 }
 
-# compose::all_gpus: those of all workers.
-compose::all_gpus() {
+# compose::list_gpus: those of all workers, one line each.
+compose::list_gpus() {
   local worker
-  for worker in $(node::list_workers); do compose::_gpus "$worker"; done | paste -sd,
+  for worker in $(node::list_workers); do compose::_gpus "$worker"; done | tr , '\n'
 }
 
 # compose::_render_gpus WORKER: how that worker gets its GPUs, which depends on the vendor, and its environment.
@@ -146,6 +146,7 @@ compose::ensure_up() {
   local why='' other changed remade=() surplus=() missing=() ended=()
   other=$({ nodes::owners && compose::owners; } | owner::first_other)
   owner::refuse "$other"
+  devices::take
   compose::_compare
   output::read_lines changed cluster_knobs::changed containers
   ((${#remade[@]} + ${#surplus[@]} == 0)) || why=$(compose::_why)

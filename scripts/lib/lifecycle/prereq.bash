@@ -142,6 +142,7 @@ prereq::memory() {
 
 # prereq::gpus: the GPUs and devices for this profile's workers exist on this machine, and the engine can pass them to containers.
 prereq::gpus() {
+  devices::take
   case $PROFILE in
     gpu)
       prereq::try prereq::_enough_gpus 'NVIDIA GPUs (nvidia-smi -L)' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)"
@@ -196,7 +197,7 @@ prereq::_nvidia_runtime() {
 # our cluster has it, or FORCE=1; a warning if they are of several types, or if nvidia-smi does not answer for all.
 prereq::_nvidia_gpus() {
   local gpus=() used=() free=() line index driver name type='' wanted cure checked=0
-  wanted=$(compose::all_gpus)
+  wanted=$(compose::list_gpus | paste -sd,)
   output::read_lines gpus prereq::_nvidia --query-gpu=index,uuid,driver_version,mig.mode.current,name
   output::read_lines used prereq::_gpu_processes
   output::read_lines free prereq::free_gpus
@@ -237,12 +238,13 @@ prereq::_nvidia_gpu() {
   done
 }
 
-# prereq::free_gpus: the ids of the GPUs that no process uses, and that MIG does not split; with FORCE=1 also those in use.
+# prereq::free_gpus: the ids of the GPUs that this shell may use, that no process uses, and that MIG does not split; with FORCE=1 also those
+# in use.
 prereq::free_gpus() {
   local used
   used=$([[ $FORCE == 1 ]] || prereq::_gpu_processes | paste -sd' ')
   prereq::_nvidia --query-gpu=index,uuid,mig.mode.current |
-    awk -F ', ' -v used=" ${used}" '$1 ~ /^[0-9]+$/ && $3 != "Enabled" && !index(used, " " $2 ", ") { print $1 }'
+    awk -F ', ' -v used=" ${used}" '$1 ~ /^[0-9]+$/ && $3 != "Enabled" && !index(used, " " $2 ", ") { print $1 }' | devices::only
 }
 
 # prereq::_gpu_processes: `UUID, PID` of each process on a GPU, but for the server of MPS, which is there to share it.

@@ -137,6 +137,18 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::run prereq::gpus; }
   assert_line "warning the workers' GPUs are of several types (NVIDIA H200, NVIDIA A100): the slowest and smallest decides, and runs on them are not comparable with others."
 }
 
+@test "NVIDIA: of the GPUs that this shell was given, and of no others" {
+  nvidia 8 $'GPU-2, 4242, python3\n'
+  gpus PROFILE=gpu GPUS_PER_WORKER=1 CUDA_VISIBLE_DEVICES=4,5,2
+  assert_status 0
+  assert_line "ok      the workers get 4,5, of 4,5,2 that this shell may use (CUDA_VISIBLE_DEVICES='4,5,2')"
+  assert_line 'ok      2 GPUs checked: driver, MIG and processes (nvidia-smi)'
+  gpus PROFILE=gpu CUDA_VISIBLE_DEVICES=4,5
+  assert_error 2 "This shell may use 2 devices of this host (CUDA_VISIBLE_DEVICES='4,5'), but WORKERS=2 with GPUS_PER_WORKER=4 each are required (profile gpu): lower one of the knobs, or correct or unset the variable."
+  gpus PROFILE=gpu GPUS_PER_WORKER=1 GPU_IDS=3,4 SLURM_JOB_GPUS=4,5
+  assert_error 2 "GPU_IDS=3,4 (from the command line or environment) has 3, but this shell may only use 4,5 (SLURM_JOB_GPUS='4,5'): choose among those in GPU_IDS, or correct or unset the variable."
+}
+
 @test "NVIDIA: an engine that cannot hand GPUs out; the toolkit's hook is enough" {
   runtimes 'io.containerd.runc.v2 runc '
   gpus PROFILE=gpu

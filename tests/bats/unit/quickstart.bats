@@ -34,8 +34,8 @@ chosen() { grep '^[A-Z]' "${HERE}/env/local.env" | paste -sd' '; }
   use # whatever the GPUs do now, the choice holds
   choose
   assert_line "skip    choosing GPUs (profile gpu, TRANSPORT=container, HOSTS_FILE='', GPU_IDS='0,1,3,4,5,6', or the cluster is up)"
-  sandbox::verb PROFILE=gpu compose::all_gpus
-  assert_line 0,1,3,4,5,6
+  sandbox::verb PROFILE=gpu compose::list_gpus
+  [[ $(paste -sd, <<<"$output") == 0,1,3,4,5,6,* ]]
 }
 
 @test "an odd number of GPUs is for one worker; GPUs in use are shared with FORCE=1" {
@@ -45,6 +45,72 @@ chosen() { grep '^[A-Z]' "${HERE}/env/local.env" | paste -sd' '; }
   rm "${HERE}/env/local.env"
   choose FORCE=1
   [[ $(chosen) == 'GPU_IDS=0,1,2,3,4,5,6,7 WORKERS=2 GPUS_PER_WORKER=4' ]]
+}
+
+# given EXPECTED VARIABLE=VALUE...: the devices that a shell with these variables may use; `all` where they say nothing.
+given() {
+  local expected=$1
+  rows=$((${rows:-0} + 1))
+  (
+    export "${@:2}"
+    devices::load
+    [[ -z $DEVICES_SOURCE && $expected == all || -n $DEVICES_SOURCE && $(devices::shown) == "$expected" ]] || echo "$* are $(devices::shown)"
+  ) || echo "$* fails"
+}
+
+# table: the rows of the test below, in one shell with the libraries.
+# shellcheck disable=SC2034  # which read these
+table() {
+  given 6,4 CUDA_VISIBLE_DEVICES='6, 4'
+  given 4 CUDA_VISIBLE_DEVICES=4,-1,6
+  given 7,0 CUDA_VISIBLE_DEVICES=GPU-7,GPU-0
+  given none CUDA_VISIBLE_DEVICES=
+  given none CUDA_VISIBLE_DEVICES=NoDevFiles
+  given 2 CUDA_VISIBLE_DEVICES=2 NVIDIA_VISIBLE_DEVICES=all
+  given 6 NVIDIA_VISIBLE_DEVICES=GPU-6
+  given none NVIDIA_VISIBLE_DEVICES=none
+  given all NVIDIA_VISIBLE_DEVICES=void
+  given all ROCR_VISIBLE_DEVICES=2
+  given 4,6,7 SLURM_JOB_GPUS=4,6-7 CUDA_VISIBLE_DEVICES=0,1,2
+  given 6 SLURM_JOB_GPUS=4,6,7 CUDA_VISIBLE_DEVICES=6
+  given 2,3 SLURM_JOB_GPUS=0-3 SLURM_STEP_GPUS=2,3
+  given none SLURM_JOB_GPUS=4,5 CUDA_VISIBLE_DEVICES=
+  PROFILE=rocm
+  given 5 ROCR_VISIBLE_DEVICES=4,5 HIP_VISIBLE_DEVICES=1
+  given 4,5 HIP_VISIBLE_DEVICES=4,5 ROCR_VISIBLE_DEVICES=4,5 CUDA_VISIBLE_DEVICES=4,5
+  given all NVIDIA_VISIBLE_DEVICES=3
+  PROFILE=npu
+  given 6,7 ASCEND_RT_VISIBLE_DEVICES=6,7
+  given 1 ASCEND_VISIBLE_DEVICES=0-3 ASCEND_RT_VISIBLE_DEVICES=1
+  PROFILE=cpu
+  given all CUDA_VISIBLE_DEVICES=1
+  PROFILE=gpu TRANSPORT=ssh
+  given all CUDA_VISIBLE_DEVICES=1
+  echo "${rows} rows"
+}
+
+@test "the devices that a scheduler, a platform or the user gave to this shell" {
+  { declare -f given table && printf 'table\n'; } >"${HERE}/scripts/table"
+  sandbox::verb PROFILE=gpu source scripts/table
+  assert_status 0
+  assert_line '21 rows'
+  refute_text ' are '
+  refute_text ' fails'
+}
+
+@test "GPUs that are not given to this shell are not chosen" {
+  use 5
+  choose CUDA_VISIBLE_DEVICES=6,5,4
+  assert_line "        choosing GPUs only among 6,5,4 (CUDA_VISIBLE_DEVICES='6,5,4'), which this shell may use"
+  assert_line 'changed env/local.env: GPU_IDS=4,6 WORKERS=2 GPUS_PER_WORKER=1'
+  rm "${HERE}/env/local.env"
+  choose SLURM_JOB_GPUS=5
+  assert_error 1 "nvidia-smi lists no GPU here among 5 (SLURM_JOB_GPUS='5') that is whole and that no process uses: end or wait for what uses them, share them with FORCE=1, or set PROFILE=cpu to rehearse without them."
+  choose CUDA_VISIBLE_DEVICES=0,MIG-1
+  assert_error 2 "CUDA_VISIBLE_DEVICES='0,MIG-1' (from the environment) names 'MIG-1', which is no whole device of this host by its id, or by a UUID that nvidia-smi lists: correct or unset it."
+  choose SLURM_JOB_GPUS=4,6 CUDA_VISIBLE_DEVICES=3
+  assert_error 2 "CUDA_VISIBLE_DEVICES='3' (from the environment) has 3, which is none of 4,6 (SLURM_JOB_GPUS='4,6'): correct or unset it."
+  [[ ! -e ${HERE}/env/local.env ]]
 }
 
 @test "one of WORKERS and GPUS_PER_WORKER decides the other, and must divide" {

@@ -53,6 +53,14 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   assert_error 1 "'scontrol' is not on PATH, and TRANSPORT=srun (from the command line or environment) needs it: run this where Slurm's commands are, or load their module."
 }
 
+@test "a task of an array is asked for by its own id; a heterogeneous job is refused" {
+  stub squeue 'case $* in *--jobs=3010_2\ *) cat "${BOX}/job" ;; *) cat "${BOX}/job" "${BOX}/job" ;; esac'
+  in_slurm SLURM_ARRAY_JOB_ID=3010 SLURM_ARRAY_TASK_ID=2 bash -c 'echo "$CLUSTER_NAME $GCS_PORT $WORKERS"'
+  assert_line 'slurm-3012 23012 2'
+  in_slurm SLURM_HET_SIZE=2 node::list
+  assert_error 2 "The Slurm job 3012 is heterogeneous (SLURM_HET_SIZE='2'), and its parts are jobs of their own with unequal hosts: allocate all hosts as one part, as with 'salloc --nodes=3'."
+}
+
 @test "scontrol that fails is one sentence with exit 8, and no half answer is taken" {
   local cure="run this again when Slurm answers."
   rm "${BOX}/hosts" && stub scontrol '[[ $2 != hostnames ]] || printf "%s\n" gpu-0 gpu-1; echo "slurm_load_node error: Unable to contact slurm controller" >&2; exit 1'
