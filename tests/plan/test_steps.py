@@ -4,6 +4,7 @@ import pytest
 from shared_fixtures import write
 
 from verl_regress.base.files import value_at
+from verl_regress.jobs.shortfall import FROM_WITHIN
 from verl_regress.plan import steps
 from verl_regress.plan.compose import CONFIG
 from verl_regress.plan.workloads import WORKLOADS
@@ -110,9 +111,9 @@ def test_what_will_not_be_trained_or_saved_is_said_before(tmp_path):
     assert said(tmp_path, **short, data={"filter_overlong_prompts": True}) == [f"{asked} at most 32 {because}"]
     ended = {"total_epochs": 2, "resume_mode": "resume_path", "resume_from_path": f"{FROM}8"}
     assert said(tmp_path, **ended) == [
-        "verl 0.9.1 looks for more data in the epoch that ended with step 8, so this will train 0 of 8 steps: continue from a checkpoint "
-        "that was saved before the end of an epoch (every 8 steps)."
+        f"verl 0.9.1 looks for more data in the epoch that ended with step 8, so this will train 0 of 8 steps: {FROM_WITHIN}."
     ]
+    assert len(said(tmp_path, **ended, total_training_steps=20)) == 1
     assert said(tmp_path, **{**ended, "total_epochs": 1}) == [
         "no step is left after step 8, so this will train nothing: add OVERRIDES=trainer.total_epochs=3."
     ]

@@ -566,8 +566,8 @@ def test_a_trainer_that_trained_nothing_failed(make_job):
         launcher.need_trained(job, plan)
     assert str(failed.value) == (
         "the trainer ended without an error, but trained none of the 8 steps (9 to 16): its verl looked for more data in the epoch that ended "
-        "with step 8: continue from a checkpoint that was saved before the end of an epoch (every 8 steps), or with a verl that begins the "
-        "next epoch then."
+        "with step 8: begin a job at a checkpoint from within an epoch, with 'make submit' and OVERRIDES='trainer.resume_mode=resume_path "
+        "trainer.resume_from_path=…/global_step_N', or take a verl that goes on to the next epoch."
     )
     write(job.metrics, '{"step": 9, "data": {"train/loss": 0.5}}\n')
     launcher.need_trained(job, plan)  # `make wait` says that it trained 1 of 8 steps
@@ -580,7 +580,7 @@ def test_fail_on_fails_a_job_that_its_trainer_did_not(make_job):
     with pytest.raises(RegressError) as failed:
         launcher.need_trained(job, {"fail_on": ["nan", "zero_grad"]})
     assert str(failed.value) == (
-        "the trainer ended without an error, but loss and gradient are 0 at its only step (FAIL_ON=zero_grad): read the job's log and metrics."
+        "the trainer ended without an error, but loss and gradient are 0 at its only step (FAIL_ON=zero_grad)."
     )
 
 

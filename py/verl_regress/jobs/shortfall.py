@@ -7,18 +7,23 @@ from typing import Any
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import checkpoints, progress
 
+# The cure for a checkpoint from the end of an epoch, from which make resume alone cannot get away: it takes the newest.
+FROM_WITHIN = (
+    "begin a job at a checkpoint from within an epoch, with 'make submit' and OVERRIDES='trainer.resume_mode=resume_path "
+    "trainer.resume_from_path=…/global_step_N', or take a verl that goes on to the next epoch"
+)
+
 
 @dataclass(frozen=True)
 class Shortfall:
     """An attempt recorded only `trained` of the steps after `after` up to `last`: the last that it was asked for, or, if it trained none, that
-    its data allows. `skipped` of them were known to be left out (plan/steps.py), and an epoch has `per_epoch` steps (None: not known).
+    its data allows. `skipped` of them were known to be left out (plan/steps.py).
     """
 
     after: int
     last: int
     trained: int
     skipped: int = 0
-    per_epoch: int | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -35,10 +40,7 @@ class Shortfall:
     def cure(self) -> str:
         """The likely cause, and what to do about it."""
         if self.skipped:
-            return (
-                f"its verl looked for more data in the epoch that ended with step {self.after}: continue from a checkpoint that was saved before "
-                f"the end of an epoch (every {self.per_epoch} steps), or with a verl that begins the next epoch then"
-            )
+            return f"its verl looked for more data in the epoch that ended with step {self.after}: {FROM_WITHIN}"
         return "its data ended before (raise trainer.total_epochs), or its metrics could not be written (is the disk full?)"
 
 
@@ -58,7 +60,7 @@ def of_job(job: JobDir) -> Shortfall | None:
     last = min(asked or ends) if trained else min(ends)
     if trained >= last - after:
         return None
-    return Shortfall(after, last, trained, plan.get("skipped", 0), plan.get("per_epoch"))
+    return Shortfall(after, last, trained, plan.get("skipped", 0))
 
 
 def has_trained_nothing(job: JobDir) -> Shortfall | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_regress.jobs import checkpoints
+from verl_regress.jobs.shortfall import FROM_WITHIN
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.workloads import Workload
 
@@ -132,9 +133,9 @@ def warnings(steps: Steps, composed: Composed, release: str) -> Iterator[str]:
     if steps.skipped and steps.count:
         yield (
             f"{release} looks for more data in the epoch that ended with step {steps.after}, so this will train {steps.count - steps.skipped} of "
-            f"{steps.count} steps: continue from a checkpoint that was saved before the end of an epoch (every {steps.per_epoch} steps)."
+            f"{steps.count} steps: {FROM_WITHIN}."
         )
-    if steps.per_epoch and steps.total is not None:
+    elif steps.per_epoch and steps.total is not None:
         yield from _too_few(steps, composed, steps.total - steps.after)
     if steps.saves if steps.saves is not None else composed.value(_SAVE) not in (0, -1):
         yield from _unsaved(composed)

@@ -258,7 +258,7 @@ def need_trained(job: JobDir, plan: Mapping[str, Any]) -> None:
     met = conditions.of_job(job)
     found = next((f"{met[name]} (FAIL_ON={name})" for name in plan.get("fail_on") or () if name in met), None)
     if found is not None:
-        raise RegressError(f"the trainer ended without an error, but {found}: read the job's log and metrics.")
+        raise RegressError(f"the trainer ended without an error, but {found}.")
 
 
 class _Trainer:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bats
-# A job whose data are not there, submitted in both ways: how it ends, and its debug bundles; then make gc on what these jobs leave.
+# A job whose data is no parquet file, submitted in both ways: how it ends, and its debug bundles; then make gc on what these jobs leave.
 
 setup_file() {
   load container_helper
   container::use quick 18265
   container::cluster
-  export FAILS=data.train_files=/no/such.parquet # the first process that verl starts fails because of it
+  export FAILS=data.train_files=/etc/hostname # which every node has: the first process that verl starts fails because of it
 }
 
 setup() { load container_helper; }
@@ -52,9 +52,9 @@ whole() {
 
 @test "a job that fails in verl is FAILED, exit 3, and its cause is in every list" {
   output=$(<"${BATS_FILE_TMPDIR}/waited")
-  why='FileNotFoundError: .*/no/such\.parquet.*, before the first step\)'
+  why='ValueError: Unsupported file format: /etc/hostname .*, before the first step\)'
   assert_line "error   sent-cli FAILED \(the trainer ended with exit status 1: ${why}\): read .*"
-  assert_line '        \| FileNotFoundError: .*/no/such\.parquet.*'
+  assert_line '        \| ValueError: Unsupported file format: /etc/hostname.*'
   run make --no-print-directory logs JOB=sent-cli
   assert_line 'MVP_PRECHECK_MARKER: codeA'
   run make --no-print-directory jobs
@@ -63,7 +63,7 @@ whole() {
   assert_line "sent-cli +codeA +FAILED +.*  ${why}"
   for script in 50_status 58_jobs; do
     cause=$(JSON=1 "scripts/${script}.sh" 2>/dev/null | jq -c '.jobs[] | select(.submission_id == "sent-cli").cause | [.type, .step]')
-    [[ $cause == '["FileNotFoundError",null]' ]] || fail "${script} says ${cause}"
+    [[ $cause == '["ValueError",null]' ]] || fail "${script} says ${cause}"
   done
 }
 
@@ -84,7 +84,7 @@ whole() {
 
 @test "a failed job leaves the tails of its logs, of every node, at that moment" {
   bundle=$(bundle_of sent-cli failed)
-  grep -q /no/such.parquet "${bundle}/logs/driver.log"
+  grep -q /etc/hostname "${bundle}/logs/driver.log"
   ray_id=$(container::api /api/jobs/sent-cli | jq -r .job_id)
   compgen -G "${bundle}/logs/worker-*/worker-*-${ray_id}-*.err" >/dev/null || fail 'no log of the process that failed'
   for node in head worker-0 worker-1; do [[ -s ${bundle}/logs/${node}/raylet.out ]] || fail "$node"; done

@@ -6,7 +6,7 @@ setup_file() {
   load fault_helper
   fault::use work 18295
   fault::cluster
-  export OVERRIDES=data.train_files=/no/such.parquet # an accepted job ends without help, and is FAILED
+  export OVERRIDES=data.train_files=/etc/hostname # an accepted job ends without help, and is FAILED
 }
 
 setup() { load fault_helper; }
@@ -64,7 +64,7 @@ followed() {
   assert_line "$3"
 }
 
-FAILED='FAILED \(the trainer ended with exit status 1: FileNotFoundError: .*, before the first step\)\)'
+FAILED='FAILED \(the trainer ended with exit status 1: ArrowInvalid: .*, before the first step\)\)'
 
 @test "a submission is killed before and after Ray has the job, and is never half made" {
   local half whole

@@ -22,7 +22,7 @@ fault::use() {
 fault::cluster() {
   container::cluster
   [[ -n $(fault::finished) ]] ||
-    WAIT=1 OVERRIDES=data.train_files=/no/such.parquet scripts/42_submit_sft_minimal.sh >"${BATS_FILE_TMPDIR}/first" 2>&1 || [[ $? == 3 ]]
+    WAIT=1 OVERRIDES=data.train_files=/etc/hostname scripts/42_submit_sft_minimal.sh >"${BATS_FILE_TMPDIR}/first" 2>&1 || [[ $? == 3 ]]
 }
 
 # fault::down: removes the cluster of this file; for teardown_file.
