@@ -129,6 +129,14 @@ def test_a_failed_start_ends_the_wait_at_once(await_nodes, ray, shared):
     )
 
 
+def test_a_head_on_which_a_driver_could_land(await_nodes, ray, shared):
+    ray.has_nodes(started(shared, "head", "10.0.0.1", CPU=2.0), started(shared, "worker-0", "10.0.0.2"))
+    assert await_nodes().is_refusal(
+        "The head shows CPU 2, GPU 0, and a driver could land there: 'make down up' starts its Ray without CPUs and GPUs.",
+        status=1,
+    )
+
+
 @pytest.mark.parametrize(("found", "status"), [(0, 1), (3, 1), (4, 0), (8, 1)])
 def test_a_worker_has_the_gpus_that_it_should_have(await_nodes, ray, shared, found, status):
     ray.has_nodes(started(shared, "head", "10.0.0.1"), started(shared, "worker-0", "10.0.0.2", CPU=8.0, GPU=found))

@@ -127,6 +127,21 @@ def test_no_redirect_is_followed(api, ray, elsewhere):
     assert (len(ray.seen), elsewhere.seen) == (1, [])
 
 
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_job_goes_along_no_redirect(ray, elsewhere, sdk, code):
+    """Before: with 307 and 308 its description went to any host, and what answered there was taken for Ray."""
+    sdk.on_submit = lambda **job: sdk.client._do_request("POST", "/api/jobs/", json=job)
+    ray.answers["/api/jobs/"] = (code, b"")
+    there = ray.redirects["/api/jobs/"] = elsewhere.address + "/api/jobs/"
+    with pytest.raises(RegressError) as caught:
+        RayApi(ray.address).submit(submission_id="job", entrypoint="x")
+    assert str(caught.value) == (
+        f"Ray refused the job: HTTP {code} redirects it to {there}, and no redirect is followed: set ray.address of the JobSpec, or "
+        "address of the Ray base config, to the head's own address"
+    )
+    assert elsewhere.seen == []
+
+
 def test_no_proxy_is_used_for_our_own_head(ray):
     """In a separate process: the environment is read once."""
     program = f"from verl_regress.cluster.ray_api import RayApi; print(RayApi({ray.address!r}).ask('/api/version'))"

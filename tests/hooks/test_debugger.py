@@ -89,7 +89,7 @@ def test_a_process_that_waits_says_where_and_at_which_port(process):
     assert one.file == str(process.code / "reward.py")
     assert (one.node, one.host, one.port, one.pid) == ("worker-0", "10.0.0.3", 4711, process.processes[0].pid)
     assert not one.attached
-    assert status._breakpoint_of(process.job) == f"waits in a breakpoint ({process.code}/reward.py:5)"
+    assert status.breakpoint_of(process.job) == f"waits in a breakpoint ({process.code}/reward.py:5)"
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_debugger_that_attaches_and_leaves(process):
     running.stdin.flush()
     while not (found := status.breakpoints_of(process.job)) or not found[0].attached:
         assert running.poll() is None
-    assert status._breakpoint_of(process.job) == f"is in a debugger ({process.code}/reward.py:5)"
+    assert status.breakpoint_of(process.job) == f"is in a debugger ({process.code}/reward.py:5)"
     running.stdin.write("leave\n")
     running.stdin.flush()
     while status.breakpoints_of(process.job):
@@ -147,4 +147,4 @@ def test_the_record_of_a_killed_process_counts_for_nothing(process):
     process.processes[0].wait()
     assert len(list((process.job.state / "breakpoints").iterdir())) == 1
     assert status.breakpoints_of(process.job) == []
-    assert status._breakpoint_of(process.job) is None
+    assert status.breakpoint_of(process.job) is None

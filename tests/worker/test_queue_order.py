@@ -116,6 +116,17 @@ def test_a_job_that_runs_counts_whenever_it_was_reserved(line):
     assert line.waits(other) == ["position 1 of 2: behind early, x (MAX_RUNNING=2)"]
 
 
+def test_a_job_in_front_that_waits_in_a_breakpoint_is_named_with_it(line, monkeypatch):
+    """A person may keep it there for hours."""
+    line.job("a", has_slot=True)
+    line.job("b", has_slot=True)
+    waits = {"b": "waits in a breakpoint (r.py:1)"}
+    monkeypatch.setattr(queue, "breakpoint_of", lambda job: waits.get(job.ray_id))
+    assert line.waits(line.job("c", limit=2)) == [
+        "position 1 of 1: behind a, b, which waits in a breakpoint (r.py:1) (MAX_RUNNING=2)"
+    ]
+
+
 @pytest.mark.parametrize(
     ("count", "said"), [(5, "slot"), (6, "position 1 of 1: behind a, b (3 of 8 NPU are taken, 6 are wanted)")]
 )

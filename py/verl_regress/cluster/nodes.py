@@ -83,6 +83,10 @@ def await_all(args: argparse.Namespace) -> None:
         pulse.beat(f"waiting for Ray's nodes ({waits})", time.monotonic())
         time.sleep(_LOOK_EVERY)
     _await_dropped(len(wanted), end, args.deadline, pulse)
+    if any(alive["head"].resources.get(kind, 0) for kind in ("CPU", "GPU", "NPU")):
+        raise RegressError(
+            f"The head shows {describe(alive['head'])}, and a driver could land there: 'make down up' starts its Ray without CPUs and GPUs."
+        )
     for name in wanted:
         if name != "head":
             _need_gpus(alive[name], args.worker_gpus)

@@ -137,12 +137,10 @@ class RayApi:
         for name in _MISLEADING:
             os.environ.pop(name, None)
         os.environ["no_proxy"] = "*"
-        from ray.job_submission import JobSubmissionClient
-
         signal.signal(signal.SIGALRM, _expire)
         signal.setitimer(signal.ITIMER_REAL, _SUBMIT_SECONDS)
         try:
-            JobSubmissionClient(self.address).submit_job(submission_id=submission_id, **job)
+            ray_internals.submission_client(self.address).submit_job(submission_id=submission_id, **job)
         except Exception as error:  # RuntimeError, requests' own, RayError, …: none of them means "accepted"
             self._need_accepted(submission_id, str(error) or type(error).__name__)
         finally:

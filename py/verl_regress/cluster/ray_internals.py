@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_regress.base.errors import Exit, RegressError, last_line
+from verl_regress.base.errors import Exit, RegressError, last_line, shown
 
 # Dashboard routes that its own pages use. Without `nocache` an answer may be minutes old.
 NODES_SUMMARY = "/nodes?view=summary&nocache=1"
@@ -25,6 +25,27 @@ LOGS = ALL_LOGS / "session_latest" / "logs"
 # ray.dashboard.modules.job.common: the actor that runs a job's entrypoint.
 _SUPERVISOR = "_ray_internal_job_actor_"
 _SUPERVISORS_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
+
+
+def submission_client(address: str) -> Any:
+    """Ray's JobSubmissionClient, whose requests raise RuntimeError where Ray's own (2.60) follow a redirect to any host.
+
+    They would go without the token, but with the job's description, and what answers there would be taken for Ray.
+    """
+    from ray.job_submission import JobSubmissionClient
+
+    class ThisHostOnly(JobSubmissionClient):  # type: ignore[misc]  # Ray has no types on the host
+        def _do_request(self, *args: Any, **options: Any) -> Any:
+            answer = super()._do_request(*args, allow_redirects=False, **options)
+            if answer.is_redirect:
+                where = shown(answer.headers["location"])
+                raise RuntimeError(
+                    f"HTTP {answer.status_code} redirects it to {where}, and no redirect is followed: set ray.address of the "
+                    "JobSpec, or address of the Ray base config, to the head's own address"
+                )
+            return answer
+
+    return ThisHostOnly(address)
 
 
 def end_supervisor(submission_id: str, record: Callable[[], None]) -> bool:

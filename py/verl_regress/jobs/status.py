@@ -221,7 +221,7 @@ def submission_of(job: JobDir) -> contextlib.AbstractContextManager[None]:
 def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str | None) -> Judgement:
     message = str(ray.get("message") or "").strip().splitlines() or [""]
     if status == "RUNNING":
-        return Judgement(Status.RUNNING, message[-1], driver_ip, debugged=_breakpoint_of(job))
+        return Judgement(Status.RUNNING, message[-1], driver_ip, debugged=breakpoint_of(job))
     started = job.read_state("started")
     has_begun = (
         started is not None
@@ -248,7 +248,7 @@ def breakpoints_of(job: JobDir) -> list[Breakpoint]:
     return list(found.values())
 
 
-def _breakpoint_of(job: JobDir) -> str | None:
+def breakpoint_of(job: JobDir) -> str | None:
     """`waits in a breakpoint (user/code/reward.py:12)`, or that it is in a debugger; None for any other job."""
     if not (found := breakpoints_of(job)):
         return None

@@ -16,7 +16,7 @@ from verl_regress.base import lock
 from verl_regress.base.errors import Unreadable
 from verl_regress.base.layout import JobDir
 from verl_regress.jobs import find
-from verl_regress.jobs.status import ENDED_IN_RAY, Launcher, launcher_of
+from verl_regress.jobs.status import ENDED_IN_RAY, Launcher, breakpoint_of, launcher_of
 
 _LOOK_EVERY = 2.0  # seconds between two checks of the queue
 _LAUNCHER_SECONDS = 60.0  # for which a job keeps its position although its launcher has not started
@@ -70,6 +70,10 @@ class _Entry(NamedTuple):
     ray_id: str
     devices: int
     has_slot: bool
+    debugged: str | None  # a person may keep it in a breakpoint, and so its slot, for hours
+
+    def __str__(self) -> str:
+        return f"{self.ray_id}, which {self.debugged}" if self.debugged else self.ray_id
 
 
 def _others(job: JobDir, queue: Path) -> list[_Entry]:
@@ -86,7 +90,8 @@ def _others(job: JobDir, queue: Path) -> list[_Entry]:
                 path.unlink(missing_ok=True)
                 continue
             has_slot = launcher is Launcher.ALIVE and (other.state / "turn").exists()
-            others.append(_Entry(path.name, other.ray_id, int(entry["devices"]), has_slot))
+            debugged = breakpoint_of(other) if has_slot else None
+            others.append(_Entry(path.name, other.ray_id, int(entry["devices"]), has_slot, debugged))
     return others
 
 
@@ -103,7 +108,7 @@ def _position(job: JobDir, plan: Mapping[str, Any], others: list[_Entry]) -> str
     else:
         return None
     ahead = [entry.ray_id for entry in before if not entry.has_slot]
-    behind = ahead[-1] if ahead else f"{', '.join(entry.ray_id for entry in before)} ({full})"
+    behind = ahead[-1] if ahead else f"{', '.join(str(entry) for entry in before)} ({full})"
     return f"position {len(ahead) + 1} of {1 + sum(not entry.has_slot for entry in others)}: behind {behind}"
 
 

@@ -88,6 +88,35 @@ STUB
   assert_called ' ray start --node-name=head '
 }
 
+@test "a head is left alone if each part of its Ray runs; without one of them it is started again, with nothing that a job could use" {
+  local part parts=(gcs_server raylet dashboard.py)
+  stub docker - <<'STUB'
+case "$*" in
+  inspect*) echo true ;;
+  *' python3 - running '*) cat "${BOX}/running" ;;
+  *' python3 - ray '*) echo 2.60.0 ;;
+  *' stop '*) echo 3 ;;
+esac
+STUB
+  echo "agent ${parts[*]}" >"${BOX}/running"
+  sandbox::verb cluster::ensure_head
+  assert_line 'ok      head: Ray runs, with the GCS on port 6379'
+  refute_called ' ray start '
+  for part in "${parts[@]}"; do
+    : >"$CALLS"
+    sed "s/ ${part}//" <<<"agent ${parts[*]}" >"${BOX}/running"
+    sandbox::verb cluster::ensure_head
+    assert_line 'changed head: Ray started'
+    assert_called ' ray start --node-name=head '
+    assert_called ' --num-cpus=0 --num-gpus=0'
+  done
+  : >"$CALLS"
+  echo ray-start >"${BOX}/running"
+  sandbox::verb cluster::ensure_head
+  assert_line 'ok      head: Ray is being started'
+  refute_called ' ray start '
+}
+
 @test "make up leaves a worker of the cluster alone, and starts the others" {
   stub docker - <<'STUB'
 case "$*" in
