@@ -3,7 +3,8 @@
     count_tests.py [--expected-skips FILE] REPORTS SUITE...
 
 Prints a line a suite, then `N passed, N failed`. Reads SUITE.tap (bats, lint) or SUITE.xml (pytest) and SUITE.status, the
-runner's exit status. A test that passes in SUITE.again.tap has passed, and is named because it failed once. What was
+runner's exit status. What failed, and passed in SUITE.again.tap, is flaky: it counts as failed, and is named in the last lines,
+above the sum. What was
 planned and has no result failed; a suite with no report, no test that ran, or a runner that failed without saying where,
 counts one failure. With --expected-skips, a skipped test that FILE does not list with that reason failed, and is named in
 a separate line. Each failed test follows its suite with the last lines of its report: a log of
@@ -30,29 +31,25 @@ class Counts:
     failed: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)  # each test's name and reason
     failures: list[tuple[str, str]] = field(default_factory=list)  # each test's name and what its report says
+    flaky: list[str] = field(default_factory=list)  # the names of those that passed when their file ran again
 
 
 def count_tap(text: str, again: str = "") -> Counts:
     """The tests of a TAP report; bats writes how long one took between its name and the skip.
 
-    `again` is the report of the files with failures, which ran once more: what passes there has passed.
+    `again` is the report of the files with failures, which ran once more; it says which of them are flaky.
     """
     planned = sum(int(plan) for plan in re.findall(r"^1\.\.(\d+)", text, re.MULTILINE))
-    passed, skipped = _results(text)
-    failed = max(len(re.findall(r"^not ok ", text, re.MULTILINE)), planned - len(passed) - len(skipped))
-    failures = re.findall(r"^not ok \d+ (.*?)(?: in \d+ms)?\n((?:#.*\n)*)", text, re.MULTILINE)
-    if again:
-        passed_again, skipped_again = _results(again)
-        passed = [*passed, *(name for name in passed_again if name not in passed)]
-        skipped = [*skipped, *(test for test in skipped_again if test not in skipped)]
-        failed = max(0, planned - len(passed) - len(skipped))
-    return Counts(len(passed), failed, skipped, failures)
-
-
-def _results(text: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """The names of the tests that passed, and the skipped ones with their reasons."""
     lines = re.findall(r"^ok \d+ (.*?)(?: in \d+ms)?(?: # (skip) ?(.*))?$", text, re.MULTILINE)
-    return [name for name, skip, _ in lines if not skip], [(name, reason) for name, skip, reason in lines if skip]
+    skipped = [(name, reason) for name, skip, reason in lines if skip]
+    passed = len(lines) - len(skipped)
+    failures = re.findall(r"^not ok \d+ (.*?)(?: in \d+ms)?\n((?:#.*\n)*)", text, re.MULTILINE)
+    failed = max(len(failures), planned - len(lines))
+    counts = Counts(passed, failed, skipped, failures)
+    if again and (second := count_tap(again)).failed == len(second.failures):  # that report is whole
+        still = {name for name, _ in second.failures}
+        counts.flaky = [name for name, _ in failures if name not in still]
+    return counts
 
 
 def count_junit(text: str) -> Counts:
@@ -95,6 +92,7 @@ def main(reports: Path, suites: list[str], expected_skips: Path | None = None) -
     """Print the counts of the suites and their sum."""
     expected = None if expected_skips is None else yaml.safe_load(expected_skips.read_text())
     total_passed = total_failed = 0
+    flaky = []
     for suite in suites:
         counts, said = count_suite(reports, suite)
         if expected is None:
@@ -105,13 +103,18 @@ def main(reports: Path, suites: list[str], expected_skips: Path | None = None) -
         total_passed += counts.passed
         total_failed += failed
         print(f"{suite}: {counts.passed} passed, {failed} failed" + (f" ({said})" if said else ""))
+        flaky += [
+            f"{suite}: '{test}' is flaky: it failed, and passed when its file ran again." for test in counts.flaky
+        ]
         for test, report in counts.failures:
-            print(f"{suite}: '{test}' failed{'' if counts.failed else ' once, and passed when its file ran again'}:")
+            print(f"{suite}: '{test}' failed:")
             print("".join(f"    {line}\n" for line in report.splitlines()[-SHOWN_LINES:]), end="")
         for test, reason in unexpected:
             print(f"{suite}: '{test}' was skipped ('{reason}'): let it run here, or list it in {expected_skips}.")
     if not suites:
         total_failed = 1
+    for line in flaky:
+        print(line)
     print(f"{total_passed} passed, {total_failed} failed")
     return 1 if total_failed else 0
 

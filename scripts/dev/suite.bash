@@ -13,16 +13,15 @@ suite::contract() { suite::_bats contract contract --jobs "$JOBS"; } # one file
 suite::rules() { suite::_bats rules rules "${PARALLEL[@]}"; }
 suite::container() { suite::_twice container container; } # one cluster at a time, in this suite and in the next two
 suite::platforms() { suite::_twice platforms platforms; }
-suite::py() { suite::_pytest py -m 'not slow'; }
-suite::py-slow() { suite::_pytest py-slow -m slow --numprocesses "$JOBS"; }
+suite::py() { suite::_pytest py -m 'not slow or quick'; }
+suite::py-slow() { suite::_pytest py-slow -m 'slow and not quick' --numprocesses "$JOBS"; }
 suite::faults() {
   rm -f -- "${REPORTS}/reliability.jsonl"
   suite::_twice faults faults
 }
 
-# suite::_twice DIRECTORY REPORT OPTION...: files with failed tests run once more, if they are few: thousands of processes and dozens of
-# trainings on a shared machine meet what no test means, such as a Ray that is late. What fails twice has failed; count_tests.py names
-# what failed once.
+# suite::_twice DIRECTORY REPORT OPTION...: files with failed tests run once more, if they are few, so that count_tests.py can tell what is
+# flaky from what is broken. Both have failed: the test or the product has a deadline or an order that a busy machine does not keep.
 suite::_twice() {
   local files=()
   ! suite::_bats "$@" || return 0

@@ -9,7 +9,7 @@
 #   scripts/dev/test.sh faults           faults on them; 'make -C maintain faults' also adds their records to its page
 #
 # The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed. Of unit
-# tests and real clusters, one or two files with failed tests run once more; the count names what failed once.
+# tests and real clusters, one or two files with failed tests run once more: what then passes is named as flaky, and has failed.
 # Environment: FUZZ_SEED and FUZZ_SCALE (other and more cases of bad input), GSM8K_DIR (a folder with the real GSM8K,
 # without which one test is skipped).
 #
