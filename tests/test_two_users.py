@@ -13,13 +13,14 @@ import traceback
 from pathlib import Path
 
 import pytest
-from shared_fixtures import knobs, write
-from streams import tar
+from shared_fixtures import knobs, write, write_checkpoint
+from streams import state_of, tar
 
 import verl_regress
 from verl_regress import cli
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.secrets import secret_files
+from verl_regress.session import history_command
 from verl_regress.store import snapshot
 from verl_regress.submit import submit
 from verl_regress.worker import queue
@@ -259,15 +260,67 @@ def test_a_job_of_another_cluster_is_not_called_lost_and_not_stopped_from_here(b
     assert (both.root.secrets / "a" / "anns").exists()
 
 
-def test_a_further_attempt_of_another_users_job_is_refused(both):
-    job = both.submits(ANN, "anns", "a")
-    words = ("--shared-root", str(both.root.path), "--shown-root=/here", "--no-ray", "retry", "anns", "--knobs={}")
-    assert both.calls(BOB, cli.main, list(words)) == (
-        2,
-        "",
-        f"error   anns belongs to uid {ANN}, who alone can add an attempt to it: submit a job of your own, as in 'make submit "
-        f"JOBSPEC=/here/jobs/{job.name}/config/job_spec.json'.\n",
-    )
+ADDS = (
+    f"anns belongs to uid {ANN}, who alone can add an attempt to it: submit a job of your own, as in 'make submit "
+    "JOBSPEC={root}/jobs/anns/config/job_spec.json'."
+)
+BUNDLES = (
+    f"JOB=anns is refused, because {{root}}/jobs/anns belongs to user {ANN}, and what is there decides what your job does: set "
+    f"TRUSTED_UIDS={ANN} if you trust that user, or TRUSTED_UIDS=group if you trust all of SHARED_GROUP, or ask that user to run "
+    "'make debug JOB=anns'."
+)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("resume", "anns", "--knobs={}"), ADDS),
+        (("retry", "anns", "--knobs={}"), ADDS),
+        (("debug", "anns"), BUNDLES),
+        (("debug", "anns", "--tar"), BUNDLES),
+        (
+            ("stop", "anns", "--cluster=b", "--deadline=1"),
+            "anns is on the cluster a, and CLUSTER_NAME is b: stop it from there ({owner}).",
+        ),
+    ],
+)
+def test_what_writes_into_another_users_job_is_refused(both, words, sentence):
+    """Its directory may lead anywhere: what is written or read there would be with the rights of who types the command."""
+    job = JobDir(both.submits(ANN, "anns", "a"))
+    assert both.calls(ANN, lambda: write_checkpoint(job, 2, latest=2) and 0)[0] == 0
+    job.driver_log.parent.mkdir(exist_ok=True)
+    job.driver_log.symlink_to("/etc/passwd")
+    before = state_of(job.path)
+    said = sentence.format(root=both.root.path, owner=f"user uid {ANN}, /w")
+    assert both.helper(BOB, *words) == (2, "", f"error   {said}\n")
+    assert state_of(job.path) == before
+
+
+def test_the_latest_job_is_none_of_another_user(both):
+    both.submits(BOB, "bobs", "b")
+    both.submits(ANN, "anns", "a")
+    for asked, found in (("latest", "bobs"), ("anns", "anns")):
+        done = both.helper(BOB, f"--owner=uid {BOB}:0123456789abcdef", "where", asked)
+        assert done == (0, f"ppo {both.root.jobs}/{found}\n", "")
+
+
+def test_the_page_of_another_users_sessions_is_not_replaced(both):
+    hers, mine = both.root.sessions / "history.html", both.root.sessions / f"history-{BOB}.html"
+    assert both.acts(ANN, "touch", hers)[0] == 0
+    for uid, path in ((ANN, hers), (BOB, mine)):
+        assert both.calls(uid, lambda: print(history_command._place(both.root))) == (0, f"{path}\n", "")
+
+
+@pytest.mark.parametrize("planted", ["mkdir", "ln -s /tmp", "touch"])
+def test_secrets_are_not_written_where_another_user_was_first(both, planted):
+    """In a group's shared root everyone may make a name in `secrets/`."""
+    place = both.root.secrets / "a"
+    assert both.acts(BOB, *planted.split(), place)[0] == 0
+    status, _, err = both.calls(ANN, submission, both.root, "anns", "a", ends=False)
+    assert (status, str(place) in err) == (99, True)
+    assert both.acts(BOB, "ls", "-A", place)[1] in ("", f"{place}\n") or planted.startswith("ln")
+    assert not Path("/tmp/anns").exists()
 
 
 def test_gc_of_one_user_leaves_what_the_other_has(damaged):

@@ -53,6 +53,29 @@ stub() {
   chmod +x "${BOX}/bin/$1"
 }
 
+# fake_engine: docker with the containers that `engine_has` says, all of which run; a command in one does nothing. What it answers otherwise
+# are branches of a `case` over its words, on stdin: *' leftovers '*) echo 0 ;;
+fake_engine() {
+  touch "${BOX}/containers"
+  stub docker - < <(
+    printf 'case "$*" in\n%s\n' "$(cat)"
+    cat <<'STUB'
+  'inspect --format {{.Name}}|'*) cat "${BOX}/containers" ;;
+  'inspect --format {{.State.Running}}'*)
+    grep -q "^/${!#}|" "${BOX}/containers" || exit 1
+    [[ $* == *StartedAt* ]] && echo true since || echo true
+    ;;
+esac
+STUB
+  )
+}
+
+# engine_has CLUSTER OWNER_ID WORKDIR [NODE...]: the containers of the fake engine, and whose they are.
+engine_has() {
+  local node
+  for node in "${@:4}"; do printf '/%s-%s|true|since|10.0.0.1 |%s|%s|me|%s||\n' "$1" "$node" "$1" "$2" "$3"; done >"${BOX}/containers"
+}
+
 # stub_ssh: ssh runs the words on this machine, with the host that was asked for in HOST. Logins are those of me; 10.0.0.9 refuses them.
 stub_ssh() {
   stub ssh - <<'STUB'

@@ -1,6 +1,7 @@
 """Secrets reach the environment of each process of a job, and nothing that outlives it: real processes."""
 
 import json
+import os
 
 import pytest
 from shared_fixtures import HOOKS, environment, python, write
@@ -59,6 +60,22 @@ def test_a_process_that_cannot_read_them_does_not_run(process, tmp_path, content
         f"secrets cannot be read from {tmp_path}/file ({problem}); this process stops because it must not run without it "
         f"(PYTHONPATH='{HOOKS}')\n"
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize(
+    ("put", "problem"),
+    [
+        (lambda file: os.chown(file, 4242, 4242), "the job's secrets in {file} belong to user 4242, who did not submit the job; "),
+        (lambda file: file.symlink_to(file.rename(f"{file}.mine")), "the job's secrets cannot be read from {file} (Too many levels"),
+    ],
+)  # fmt: skip
+def test_a_process_does_not_read_what_was_put_in_their_place(process, tmp_path, put, problem):
+    put(tmp_path / "file")
+    ended = process("print('ran')", path=[HOOKS])
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert problem.format(file=tmp_path / "file") in ended.stderr
+    assert process("print('ran')", path=[HOOKS], VERL_REGRESS_JOB_UIDS="4242").returncode == ("Too many" in problem)
 
 
 def test_a_job_without_secrets_is_left_alone(process, tmp_path):

@@ -87,6 +87,7 @@ def test_a_process_that_ignores_sigterm_is_killed(run, make_job, start, monkeypa
     assert process.wait(5) == -signal.SIGKILL
 
 
+@pytest.mark.quick
 def test_a_process_is_known_by_its_own_report_and_by_no_other(make_job, start):
     """Before: a report named a hostname, which two nodes may share, and a pid, which the other node has given to another process."""
     job = make_job()

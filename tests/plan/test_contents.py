@@ -43,12 +43,12 @@ def parquet(path, rows, *columns):
 
 def test_rows_that_make_no_batch_are_refused(planned, shared):
     """Before: `integer division or modulo by zero`, after a minute."""
-    files = [str(parquet(shared.user_code / "own" / f"{number}.parquet", 4)) for number in (1, 2)]
+    files = [str(parquet(shared.user_code / "own" / f"{number}.parquet", rows)) for number, rows in ((1, 7), (2, 1))]
     assert planned(f"data.train_files={files[0]}").is_refusal(
-        f"data.train_files={files[0]} (from OVERRIDES) gives 4 rows, which make no batch of 8: write a smaller data.train_batch_size, or name "
+        f"data.train_files={files[0]} (from OVERRIDES) gives 7 rows, which make no batch of 8: write a smaller data.train_batch_size, or name "
         "more rows."
     )
-    cut = "data.train_max_samples=6"
+    cut = "data.train_max_samples=7"
     assert planned(cut).status == 2
     accepted = (
         (f"data.train_files=[{files[0]},{files[1]}]",),

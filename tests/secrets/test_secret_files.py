@@ -3,16 +3,18 @@
 import fcntl
 import io
 import json
+import os
 import signal
 import stat
 import time
+import types
 
 import pytest
 from shared_fixtures import SPEC, write
 from streams import tar
 from tests.worker.test_launcher import Launched
 
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs.sweep import sweep
 from verl_regress.secrets import secret_files
@@ -97,6 +99,11 @@ def test_a_dry_run_prints_their_names_and_needs_no_values(submit, shared):
 )  # fmt: skip
 def test_values_that_cannot_be_used(submit_with, front, sentence):
     assert submit_with(front=front).is_refusal(sentence)
+
+
+@pytest.mark.parametrize("value", ["x" * 8, "x" * 65536])
+def test_the_shortest_and_the_longest_value(value):
+    secret_files.check({"API_KEY": value}, [types.SimpleNamespace(name="API_KEY")], FILE)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +214,28 @@ def test_a_launcher_that_ray_started_with_a_secret_in_its_environment_does_not_t
     )
     assert (status, launched.ended, b"trained" in out) == (1, (1, reason), False)
     gone(launched.file)
+
+
+@pytest.mark.quick
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize(
+    ("put", "why"),
+    [
+        (lambda file: os.chown(file, 4242, 4242), "{file} is refused, because {file} belongs to user 4242, "),
+        (lambda file: os.chown(file.parent, 4242, 4242), "{file} is refused, because {file.parent} belongs to user 4242, "),
+        (lambda file: file.chmod(0o602), "{file} is refused, because {file} can be changed by every user (mode 0602), "),
+        (lambda file: file.symlink_to(file.rename(f"{file}.mine")), "The job's secrets cannot be read from {file} (OSError): submit it again."),
+    ],
+)  # fmt: skip
+def test_what_was_put_in_the_place_of_the_secrets_is_not_read(shared, monkeypatch, put, why):
+    """A fix of 1.3.0: another user decided what the launcher took for the job's secrets."""
+    file = write(shared.secrets / "mine" / "job", json.dumps(VALUES))
+    monkeypatch.setenv("VERL_REGRESS_SECRETS", str(file))
+    put(file)
+    with pytest.raises(RegressError) as caught:
+        secret_files.hold()
+    assert str(caught.value).startswith(why.format(file=file))
+    assert file.exists()
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ def found_by(root, suite=SUITE, name="20261122T100000Z"):
     return reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1))
 
 
+@pytest.mark.quick
 def test_an_equal_run_is_taken_over(root, earlier):
     before, taken = found_by(root)
     assert (before, taken["submission_id"]) == (earlier, "known")

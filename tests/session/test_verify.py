@@ -94,6 +94,7 @@ def the_session(shared):
     return Session(path)
 
 
+@pytest.mark.quick
 def test_a_session_from_begin_to_end(verify, cluster, shared):
     outcome, words = verify()
     session = the_session(shared)

@@ -245,6 +245,15 @@ def test_a_file_of_another_user_in_the_cache_is_refused_unless_that_user_is_trus
     assert not (root.models / "name" / "config.json").samefile(blob)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_a_cache_of_another_user_is_not_used(root, online):
+    os.chown(write(root.path / "hf" / "token", "").parent, 4242, 4242)
+    assert refusal(root, "hub:org/name") == (
+        f"HF_HOME={root.path}/hf (for MODEL_SOURCE=hub:org/name) is refused, because {root.path}/hf belongs to user 4242, and what is there "
+        "decides what your job does: set TRUSTED_UIDS=4242 if you trust that user, or let its owner remove it."
+    )
+
+
 def test_an_offline_hub_is_one_sentence(root, online):
     online.online = False
     assert refusal(root, "hub:Qwen/Qwen2.5-0.5B", kind=RegressError) == (

@@ -68,6 +68,18 @@ def test_a_retry_asks_for_the_same_again(ended, run, sdk, shared):
     assert digest(job.path) == before
 
 
+@pytest.mark.parametrize("command", ["resume", "retry"])
+def test_a_dry_run_of_a_further_attempt_prints_it_and_creates_nothing(ended, run, ray, sdk, shared, command):
+    job = ended("OVERRIDES=trainer.total_training_steps=6")
+    write_checkpoint(job, 2, latest=2)
+    asked = len(ray.seen)
+    outcome = run(command, "me", "DRY_RUN=1")
+    assert (outcome.status, outcome.err, outcome.created) == (0, "", [])
+    assert (len(ray.seen), len(sdk.submitted)) == (asked, 1)
+    assert "--submission-id me.a2 " in outcome.out.splitlines()[-1]
+    assert ("trainer.resume_mode=resume_path" in outcome.out) == (command == "resume")
+
+
 def test_what_a_job_may_have_as_plain_text_its_further_attempts_may_have(ended, run, shared):
     secret = "WANDB_API_KEY=notarealkey0123456789"
     ended("ALLOW_PLAIN_SECRETS=1", spec=f"{SPEC}env_vars: {{{secret.replace('=', ': ')}}}\n")
@@ -80,6 +92,7 @@ def test_what_a_job_may_have_as_plain_text_its_further_attempts_may_have(ended, 
     assert run("retry", "other", override, "ALLOW_PLAIN_SECRETS=1", "DRY_RUN=1").status == 0
 
 
+@pytest.mark.quick
 def test_a_resume_continues_from_the_newest_complete_checkpoint(ended, run):
     job = ended("OVERRIDES=trainer.total_training_steps=6")
     checkpoint = write_checkpoint(job, 2, latest=2)
@@ -186,8 +199,15 @@ def test_all_steps_are_done_already(ended, run):
     assert run("resume", "me").is_refusal(
         f"JOB=me has all its 10 steps done ({checkpoint}): ask for more, as in OVERRIDES=trainer.total_training_steps=20."
     )
-    assert run("resume", "me", "OVERRIDES=trainer.total_training_steps=9").status == 2
-    assert run("resume", "me", "OVERRIDES=trainer.total_training_steps=11").out == "me.a2\n"
+    assert run("resume", "me", "OVERRIDES=trainer.total_training_steps=10").status == 2
+
+
+@pytest.mark.parametrize("more", ["trainer.total_training_steps=11", "trainer.total_epochs=2"])
+def test_a_job_that_is_over_is_resumed_for_more(ended, run, more):
+    job = ended(exit_code=0)
+    write_checkpoint(job, 10, latest=10)
+    write(job.driver_log, "Total training steps: 10\n")
+    assert run("resume", "me", f"OVERRIDES={more}").out == "me.a2\n"
 
 
 @pytest.mark.parametrize("earlier", [None, '{"origins": {}, "said": {"option_that_went": 1}}', "{}", '{"said'])

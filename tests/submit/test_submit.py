@@ -353,6 +353,25 @@ def test_what_must_be_on_one_node_is_compared_with_each_node(submit, ray, sdk, h
         assert sdk.submitted == []
 
 
+@pytest.mark.parametrize(("trainer", "rollout", "is_room"), [(7, 1, True), (7, 2, False), (8, 0, True), (8, 1, False)])
+def test_all_devices_of_the_nodes_are_enough_and_one_more_is_refused(submit, ray, sdk, trainer, rollout, is_room):
+    """A rollout apart from the trainer is no pool that must be on one node, but counts."""
+    ray.has_nodes(
+        node_row("head", "10.0.0.1"), *(node_row(f"worker-{n}", f"10.0.0.{n + 2}", CPU=64.0, cpu=4.0) for n in range(2))
+    )
+    apart = "+trainer.use_v1=True +trainer.v1.trainer_mode=separate_async +actor_rollout_ref.rollout.nnodes=1"
+    done = submit(
+        f"OVERRIDES=+trainer.nnodes={trainer} +trainer.n_gpus_per_node=1 {apart} +actor_rollout_ref.rollout.n_gpus_per_node={rollout}"
+    )
+    if is_room:
+        assert (done.status, len(sdk.submitted)) == (0, 1)
+    else:
+        assert done.is_refusal(
+            "The job asks for 9 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have "
+            "8: ask for less, or bring up more with 'make up'."
+        )
+
+
 @pytest.mark.parametrize(("knobs", "asked"), [((2, 8), "job asks for 16"), ((1, 8), "8 cpu on one node")])
 def test_a_shape_that_the_knobs_decide_is_refused_with_the_knobs(submit, ray, knobs, asked):
     """Before: the refusal said to write trainer.nnodes, which the knobs decide."""

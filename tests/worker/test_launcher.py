@@ -133,6 +133,7 @@ def proof(code_path, code_id="codeA"):
     return f"MVP_PRECHECK_VERL_FILE: {code_path}/verl/__init__.py\nMVP_PRECHECK_MARKER: {code_id}\n".encode()
 
 
+@pytest.mark.quick
 def test_the_code_is_proven_and_the_trainer_runs(launched):
     """stdin is empty; stderr, binary output and all arguments are passed on; in both logs."""
     trainer = (

@@ -7,10 +7,8 @@ setup() {
   printf 'numpy>=1.23.2 scipy>=1.9.2\n' >"${BOX}/judge-lacks"
   mkdir "${BOX}/wheels"
   # A node lacks what the file SET-lacks says, until pip has installed the set; pip fails if there is a file "pip-fails".
-  stub docker - <<'SH'
-    case "$*" in
-      'inspect --format {{.Name}}|'*) printf '/mine-%s|true|since|10.0.0.1 |mine||me|x||\n' head worker-0 ;;
-      inspect*) echo 'true since' ;;
+  engine_has mine '' x head worker-0
+  fake_engine <<'SH'
       *'deps.py missing helper') cat "${BOX}/helper-lacks" 2>/dev/null || echo ;;
       *'deps.py missing judge') cat "${BOX}/judge-lacks" 2>/dev/null || echo ;;
       *'python3 - compile') cat "${BOX}/compile" ;;
@@ -19,7 +17,6 @@ setup() {
         [[ $* != *--interactive* ]] || tar -t | sort >"${BOX}/sent"
         rm -f "${BOX}"/*-lacks
         ;;
-    esac
 SH
 }
 

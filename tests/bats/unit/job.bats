@@ -5,11 +5,10 @@ setup() {
   load ../test_helper
   sandbox::make
   # An engine whose nodes run and have the helper, and whose head answers each `wait` with the next line of `answers`.
-  stub docker - <<'SH'
-    case "$*" in
-      'inspect --format {{.Name}}|'*) printf '/mine-%s|true|since|10.0.0.1 |mine||me|x||\n' head worker-{0..1} ;;
-      'inspect --format {{.State.Running}} '*) echo true ;;
+  engine_has mine '' x head worker-{0..1}
+  fake_engine <<'SH'
       *' stop '*) printf 'ppo-1\n/private/jobs/of all/ppo-1\n' ;;
+      *mine-worker-0*' leftovers '*) cat "${BOX}/left" 2>/dev/null || echo 0 ;;
       *' leftovers '*) echo 0 ;;
       *' wait '*)
         echo >>"${BOX}/waits"
@@ -17,7 +16,6 @@ setup() {
         printf '%s\n' "${said[@]:1}" | tr _ ' '
         exit "${said[0]}"
         ;;
-    esac
 SH
 }
 
@@ -32,8 +30,20 @@ is_started() { [[ $(grep -c /run.py "$CALLS") == "$1" ]] || fail "the helper was
   assert_status 0
   is_started 4
   [[ $(asked stop) == ' stop latest --cluster=mine --deadline='* ]] || fail "$(asked stop)"
-  [[ $(asked leftovers | sort -u) == ' leftovers /private/jobs/of all/ppo-1' ]] || fail "$(asked leftovers)"
+  printf ' leftovers /private/jobs/of all/ppo-1 --node %s\n' head worker-{0..1} | diff - <(asked leftovers | sort -u) || fail "$(asked leftovers)"
   assert_line 'ok      nothing is left of ppo-1: 3 nodes checked, 0 processes found and ended'
+}
+
+@test "a stop says what it ended, and ends with 8 if a node does not answer" {
+  echo 2 >"${BOX}/left"
+  job stop latest
+  assert_status 0
+  assert_line 'changed worker-0: ended 2 leftover processes of ppo-1'
+  assert_line 'ok      nothing is left of ppo-1: 3 nodes checked, 2 processes found and ended'
+  engine_has mine '' x head worker-0
+  job stop latest
+  assert_error 8 "What is left of ppo-1 on worker-1 is unknown, because they cannot be reached: run this again after 'make up' has restored them."
+  assert_line 'ok      nothing is left of ppo-1: 2 nodes checked, 2 processes found and ended'
 }
 
 @test "following a job starts the helper once, and ends as the helper says" {
@@ -41,6 +51,15 @@ is_started() { [[ $(grep -c /run.py "$CALLS") == "$1" ]] || fail "the helper was
   job follow latest
   assert_status 4
   is_started 1
+}
+
+@test "following a job ends with each status of the table that a job can have" {
+  local number
+  for number in {0..8}; do answers "$number" 'job ppo-1' "$number"; done
+  for number in {0..8}; do
+    job follow ppo-1
+    assert_status "$number"
+  done
 }
 
 @test "following the latest job keeps to that job when the connection is lost" {

@@ -95,7 +95,8 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::run prereq::gpus; }
     assert_error 2 "GPU_IDS=${ids} (from the command line or environment) must name 6 of this machine's 8 NVIDIA GPUs (nvidia-smi -L), from 0 on and each once: WORKERS=2 with GPUS_PER_WORKER=3 each."
   done
   # shellcheck disable=SC2016  # expanded when the stub runs
-  stub docker 'case $1 in info) echo "nvidia " ;; inspect) echo "/mvp11-head|true|since|10.0.0.1 |mvp11|00000000000000aa|me|/w" ;; esac'
+  engine_has mvp11 00000000000000aa /w head
+  fake_engine <<<"  info*) echo 'nvidia ' ;;"
   gpus PROFILE=gpu
   assert_status 0
 }
@@ -201,6 +202,23 @@ npus() { gpus PROFILE=npu HOST_ROOT="${BOX}/host"; }
   assert_error 1 'This machine lacks /usr/local/Ascend/driver, which the workers get (docker-compose.npu.yaml): install the driver in its default place.'
 }
 
+@test "disk: the shared root has as much free as is wanted, or one GiB less" {
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub df 'printf "%s\n" Avail "   8G"'
+  fake_engine </dev/null
+  sandbox::verb MIN_DISK_GIB=8 prereq::disk
+  assert_status 0
+  assert_line "ok      8 GiB of disk free under ${BOX}/work dir/shared (wanted: 8)"
+  assert_called "df --output=avail -BG -- ${BOX}" # the next directory above that exists
+  sandbox::verb MIN_DISK_GIB=9 prereq::disk
+  assert_error 1 "${BOX}/work dir/shared (from WORKDIR) has 8 GiB free, but MIN_DISK_GIB=9 are required: free some, or point WORKDIR elsewhere."
+  # Of a running cluster it is said, and nothing ends.
+  engine_has mvp11 00000000000000aa /w head
+  sandbox::verb MIN_DISK_GIB=9 prereq::run prereq::disk
+  assert_status 0
+  assert_line 'ok      0 of 1 checks passed, 1 ended in a warning'
+}
+
 # memory KIB [KNOB=VALUE...]: the check of memory on a machine with so much available.
 memory() {
   printf 'MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable: %d kB\n' "$1" >"${BOX}/meminfo"
@@ -210,15 +228,14 @@ memory() {
 }
 
 @test "memory: what is available counts, in whole GiB, not what is free" {
-  stub docker
+  fake_engine </dev/null
   memory $((8 * 1048576)) MIN_MEMORY_GIB=8
   assert_status 0
   assert_line 'ok      8 GiB of memory available (wanted: 8)'
   memory $((8 * 1048576 - 1)) MIN_MEMORY_GIB=8
   assert_error 1 'This machine has 7 GiB of memory available, but MIN_MEMORY_GIB=8 are required: stop something, or lower the knob.'
   # Containers of the cluster use some of it already, so then it is not wanted again.
-  # shellcheck disable=SC2016  # expanded when the stub runs
-  stub docker '[[ $1 != inspect ]] || echo "/mvp11-head|true|since|10.0.0.1 |mvp11|00000000000000aa|me|/w"'
+  engine_has mvp11 00000000000000aa /w head
   memory 1048576 MIN_MEMORY_GIB=8
   assert_status 0
 }

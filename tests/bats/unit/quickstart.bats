@@ -156,7 +156,8 @@ table() {
   assert_line "skip    choosing GPUs (profile cpu, TRANSPORT=container, HOSTS_FILE='', GPU_IDS='', or the cluster is up)"
   refute_called nvidia-smi
   # shellcheck disable=SC2016  # expanded when the stub runs
-  stub docker 'case $1 in inspect) echo "/mvp11-head|true|since|10.0.0.1 |mvp11|00000000000000aa|me|/w" ;; esac'
+  engine_has mvp11 00000000000000aa /w head
+  fake_engine </dev/null
   choose
   assert_status 0
   [[ ! -e ${HERE}/env/local.env ]]

@@ -6,6 +6,7 @@
 
 setup() {
   load ../test_helper
+  source "${REPO}/scripts/lib/wait.bash"
   sandbox::make
   stub_slurm
   stub python3 # what it is asked to check is fine
@@ -177,6 +178,58 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   sandbox::run scripts/45_slurm.sh
   assert_status 1
   [[ $output == *'error   Slurm refused the job (sbatch: Batch job submission failed: Invalid account): correct the knobs BATCH_…; the script is '* ]] || fail 'another sentence'
+}
+
+# batch: writes the script of a batch job, whose `make` is a stub: `down` is the end; all else does what "work" says.
+batch() {
+  stub sbatch 'cp -- "${!#}" "${BOX}/batch"; echo 7'
+  stub make '[[ $* == *" down "* ]] && { kill -TERM "$PPID"; echo taken down >>"${BOX}/calls"; exit 3; }; source "${BOX}/work"'
+  sandbox::run scripts/45_slurm.sh
+  assert_status 0
+  mkdir -p "${BOX}/root/tmp/verl-regress-${UID}"
+  LOGIN="${BOX}/root/tmp/verl-regress-${UID}/3012"
+  touch "${LOGIN}".{token,out} "${LOGIN}4.token"
+}
+
+# is_taken_down: the last that the script did; a signal meanwhile does not keep it from that, and it removes the files of its job alone.
+is_taken_down() {
+  [[ $(tail -n 1 "$CALLS") == 'taken down' ]] || fail "$(<"$CALLS")"
+  assert_called 'make --no-print-directory down TRANSPORT=srun WAIT=1'
+  assert_called ' FORCE=1'
+  [[ $(compgen -G "${LOGIN}*") == "${LOGIN}4.token" ]] || fail "$(compgen -G "${LOGIN}*")"
+}
+
+@test "a batch job ends as its work did, after it has taken the cluster down" {
+  for status in 0 2 3 7 137; do
+    batch
+    echo "exit ${status}" >"${BOX}/work"
+    run env -i SLURM_JOB_ID=3012 bash "${BOX}/batch"
+    assert_status "$status"
+    is_taken_down
+  done
+  batch
+  echo 'kill -KILL $$' >"${BOX}/work" # as the kernel does without memory
+  run env -i SLURM_JOB_ID=3012 bash "${BOX}/batch"
+  assert_status 137
+  is_taken_down
+}
+
+@test "a batch job that Slurm stops ends its work first, then takes the cluster down" {
+  batch
+  cat >"${BOX}/work" <<'SH'
+    source "${BOX}/the repo/scripts/lib/wait.bash"
+    ends() { wait::until 1 - false || echo ended >>"${BOX}/calls"; exit 0; }
+    trap ends TERM
+    : >"${BOX}/works"
+    wait::until 20 - false
+SH
+  env -i SLURM_JOB_ID=3012 bash "${BOX}/batch" 3>&- &
+  wait::until 20 - test -e "${BOX}/works"
+  kill -TERM "$!"
+  wait "$!" || status=$?
+  assert_status 143
+  [[ $(grep -B 1 ' down ' "$CALLS" | head -n 1) == ended ]] || fail "$(<"$CALLS")"
+  is_taken_down
 }
 
 # checked [KNOB=VALUE...]: make slurm, with a Python that checks, and a verl that has one trainer.

@@ -108,6 +108,24 @@ hostile() {
   [[ -z $(find "$BATS_TEST_TMPDIR" -name ran) ]] || fail 'a value was run'
 }
 
+@test "a dry run sends the request alone: no secret, no doctor, nothing to follow" {
+  local script args count=0
+  # shellcheck disable=SC2016  # expanded when the script runs
+  for say in doctor::gate secret::read_of secret::read_all job::follow; do printf '%s() { echo "called %s"; }\n' "$say" "$say"; done >>"${HERE}/scripts/lib/job.bash"
+  for script in "${HERE}"/scripts/[0-9]*.sh; do
+    grep -q '^# .*DRY_RUN' "$script" && [[ $script != *slurm.sh ]] || continue # that one has no head to ask
+    count=$((count + 1))
+    args=() && [[ $script != *jobspec.sh ]] || args=(jobspecs/sft.yaml)
+    : >"$CALLS"
+    sandbox::run DRY_RUN=yes WAIT=1 JOB=me "scripts/${script##*/}" "${args[@]}"
+    assert_status 0
+    refute_text 'called '
+    ! grep -E -- '--(announce|secrets)' "$CALLS" || fail "$script"
+    ! grep -E ' (submit|resume|retry|gc) ' "$CALLS" | grep -vE -- '"DRY_RUN": ?\["1"|--dry-run' || fail "$script"
+  done
+  ((count == 5)) || fail "${count} scripts"
+}
+
 @test "an address that may have a password is not sent" {
   local url=https://me:pw@example.org/verl
   sandbox::run "VERL_REPO=git:${url}" "VERL_SOURCE=git:${url}@main" "CODE_A=git:${url}@a" "CODE_B=git:${url}@b" "TORCH_INDEX_URL=${url}" \
