@@ -3,6 +3,9 @@
 # The variables from the command line, read before any of ours is set; the first part checks v itself, which the loop hides.
 override given := $(if $(filter command,$(origin v)),v) $(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $v)),$v))
 SHELL := bash
+# -p: without the functions, options and files that the environment has for shells (scripts/lib/environment.bash takes the rest).
+.SHELLFLAGS := -pc
+override export LC_ALL := C.UTF-8
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # phases follow each other, whatever -j says

@@ -36,7 +36,7 @@ _PACKAGING = ("setup.py", "pyproject.toml", "requirements*.txt")
 _NOT_TOUCHED = "not touched"
 _OF_RAY = re.compile(r"^(?:\x1b\[[0-9;]*m)*\([^()]* pid=\d+[^()]*\)(?:\x1b\[[0-9;]*m)*\s*|\x1b\[[0-9;]*m")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b: ")
-_NOT_OF_USER = ("RAY_", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+_RAY_DIRECTORY = "/tmp"  # the path of a socket has at most 107 bytes, and TMPDIR is long in some CIs
 _BASES = 10  # whose runs are kept
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _LINES = 2000  # of a diff on the page
@@ -185,14 +185,14 @@ def _git(repository: Path, *arguments: str) -> str:
         ["git", "-C", str(repository), *arguments], capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode:
-        raise BadInput(
-            f"git {arguments[0]} failed in {repository.absolute()} ({done.stderr.strip().splitlines()[-1:] or 'no reason'})."
-        )
+        said = " ".join(done.stderr.split()) or "it says nothing"
+        raise BadInput(f"git {arguments[0]} failed in {repository.absolute()} ({said.removesuffix('.')}).")
     return done.stdout
 
 
 def _commit(repository: Path, option: str, name: str) -> str:
     """The commit of that name, which must have a verl that a rehearsal supports."""
+    _git(repository, "rev-parse", "--git-dir")  # or git says why it reads nothing there
     try:
         commit = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
     except BadInput:
@@ -375,14 +375,14 @@ def _train(argv: Sequence[str], code: Path, output: int, limit: float) -> str | 
     It runs in the directory of the code, because Python imports from there first. A cluster of the user's is not used, and Python
     writes bytecode.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_OF_USER)}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     process = subprocess.Popen(
         argv,
         cwd=code,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        env={**environment, "PYTHONPATH": str(code)},
+        env={**environment, "PYTHONPATH": str(code), "RAY_TMPDIR": _RAY_DIRECTORY},
         start_new_session=True,
     )
     try:

@@ -12,6 +12,7 @@
 set -euo pipefail
 shopt -s inherit_errexit
 
+source "$(dirname "$0")/../scripts/lib/environment.bash"
 home=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-python3.11}
 cache=.verl-regress/cache

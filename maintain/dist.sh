@@ -20,7 +20,7 @@ tarball=build/dist/${name}.tar.gz
 ! files::is_checkout || [[ -z $(git status --porcelain) ]] || log::warn "the checkout has uncommitted changes: ${name} will contain those to tracked files"
 ! release::has_unreleased || log::warn "CHANGELOG.md has changes under Unreleased: ${name} will contain more than the release ${version}"
 mkdir -p "${tarball%/*}"
-files::to_release | LC_ALL=C sort |
+files::to_release | sort |
   tar --create --no-recursion --verbatim-files-from --files-from=- --transform "flags=r;s,^,${name}/," --format=gnu \
     --owner=0 --group=0 --numeric-owner --mode='u=rwX,go=rX' --mtime="${day} 00:00:00Z" |
   gzip -9n >"${tarball}.tmp"

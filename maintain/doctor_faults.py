@@ -195,7 +195,6 @@ FAULTS: Mapping[str, Fault] = {
         "VR-MACH-08",
         "docker exec $NODE env RAY_AUTH_MODE=disabled ray start --head --port=7777 --num-cpus=1 --disable-usage-stats",
     ),
-    "RAY_ADDRESS in the environment": Fault("VR-MACH-08", options=("--env=RAY_ADDRESS=10.9.9.9:6379",)),
     "a GPU in the head": Fault(
         "VR-MACH-11", "inside 'mknod /dev/nvidia0 c 195 0'", "inside 'rm /dev/nvidia0'", node="head"
     ),

@@ -20,7 +20,7 @@ import pytest
 
 REPO = Path(__file__).parents[1]
 # What a test may see of the user's environment.
-KEPT = ("FUZZ_SCALE", "FUZZ_SEED", "GSM8K_DIR", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "PYTEST_", "TERM", "TMPDIR", "TZ")
+KEPT = ("FUZZ_SCALE", "FUZZ_SEED", "GSM8K_DIR", "PATH", "PYTEST_", "TERM", "TMPDIR", "TZ")
 OFF_LIMITS = REPO / "tests" / "off_limits"
 
 _bound = set()  # addresses that this process has bound, including closed ones
@@ -47,6 +47,7 @@ class Run:
             "DOCKER_HOST": f"unix://{self.directory}/no-engine.sock",
             "HYPOTHESIS_STORAGE_DIRECTORY": str(self.directory / "hypothesis"),
             "HOME": str(self.directory / "home"),
+            "LC_ALL": "C.UTF-8",
             "OFF_LIMITS_LOG": str(self.log),
             "PATH": f"{OFF_LIMITS}{os.pathsep}{os.environ['PATH']}",
             "WORKDIR": str(self.directory / "workdir"),

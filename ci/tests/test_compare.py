@@ -292,6 +292,37 @@ def test_the_script_says_what_it_needs_before_it_installs_anything(tmp_path, opt
     assert not list(tmp_path.iterdir())
 
 
+def test_the_script_starts_python_without_the_variables_of_others(tmp_path):
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\n[ "$1" != -c ] || exec echo True\nenv | grep -E "^(GIT_|LC_|PYTHON|RAY_)" >&2\nexit 3\n'
+    )
+    python.chmod(0o755)
+    others = {
+        "GIT_DIR": "/odd",
+        "LC_NUMERIC": "odd",
+        "PYTHONHOME": "/odd",
+        "RAY_ADDRESS": "odd",
+        "POSIXLY_CORRECT": "1",
+    }
+    done = subprocess.run(
+        [REPO / "ci" / "compare.sh", "--base=main"],
+        cwd=tmp_path,
+        env={**os.environ, **others, "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert sorted(done.stderr.splitlines()[1:]) == ["LC_ALL=C.UTF-8", f"PYTHON={python}"]
+
+
+def test_a_repository_that_git_refuses_is_named_with_gits_reason(compared, repository, capsys, monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert compared("sft") == 2
+    assert "(fatal: detected dubious ownership in repository at " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("version", ["0.7.0", ""])
 def test_a_verl_that_is_too_old_is_refused(compared, repository, capsys, version):
     repository[1](**{"verl__version__version": version})

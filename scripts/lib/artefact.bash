@@ -42,7 +42,7 @@ artefact::_put_model() {
   [[ -r $dir/config.json ]] ||
     cli::die 2 "${dir} (from MODEL_SOURCE=${MODEL_SOURCE}) has no config.json that can be read: name the folder of a Hugging Face model."
   # Names, sizes and times identify the state of DIR without reading gigabytes of weights.
-  argv+=(--revision "$(cd "$dir" && find -L . -type f -not -path './.git/*' -printf '%P\t%s\t%T@\n' | LC_ALL=C sort | sha256sum | cut -d' ' -f1)")
+  argv+=(--revision "$(cd "$dir" && find -L . -type f -not -path './.git/*' -printf '%P\t%s\t%T@\n' | sort | sha256sum | cut -d' ' -f1)")
   state=$(helper::run worker-0 "${argv[@]}" --check)
   [[ $state == present ]] || tar -C "$dir" --exclude=./.git -ch . | helper::run_in worker-0 "${argv[@]}"
 }

@@ -194,7 +194,7 @@ cli::_end() {
   log::end_pulse
   ((status != 130 && status != 143)) || "${CLI_IF_INTERRUPTED[@]}"
   cli::_clean_up
-  tenths=$(((${EPOCHREALTIME/[.,]/} - ${CLI_STARTED/[.,]/}) / 100000)) # in some locales it has a comma
+  tenths=$(((${EPOCHREALTIME/./} - ${CLI_STARTED/./}) / 100000))
   seconds="$((tenths / 10)).$((tenths % 10))"
   if ((status == 0)); then
     log::_line '==' '1' "${CLI_NAME%.sh}: done in ${seconds} s"

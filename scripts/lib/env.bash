@@ -16,6 +16,7 @@ env::load() {
   helper::fix_version
   owner::load
   transport::load
+  node::check_ray_directory
 }
 
 # env::load_knobs: only the knobs; asks nothing of the cluster.

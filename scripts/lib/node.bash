@@ -109,5 +109,23 @@ node::is_alive() { transport::is_alive "$1"; }
 # node::address NODE: the IP that the other nodes use to reach it.
 node::address() { transport::address "$1" </dev/null; }
 
+# node::ray_directory: where Ray has its own directory `ray` on every node, with its sockets and logs: the workers' RAY_TMPDIR or TMPDIR if
+# the user exports one to them (env/local.env), else /tmp. Ray takes the head's for all nodes, whatever the others have.
+node::ray_directory() {
+  if node::_has ray_directory; then transport::ray_directory; else node::ray_base; fi
+}
+
+node::ray_base() { printf '%s\n' "${ENV_OF_WORKERS[RAY_TMPDIR]:-${ENV_OF_WORKERS[TMPDIR]:-/tmp}}"; }
+
+# node::check_ray_directory: Ray can make its sockets there.
+node::check_ray_directory() {
+  local directory
+  directory=$(node::ray_directory)
+  [[ $directory == /* && ${#directory} -le $NODE_RAY_DIRECTORY ]] ||
+    cli::die 2 "Ray's directory would be '$(cli::shown "$directory")' (RAY_TMPDIR or TMPDIR, exported by env/local.env or env/${PROFILE}.env): use an absolute path of at most ${NODE_RAY_DIRECTORY} characters, because the path of a socket in it has at most 107 bytes."
+}
+# Ray (2.60) makes <directory>/ray/session_<26 characters>_<pid>/sockets/plasma_store.
+readonly NODE_RAY_DIRECTORY=39
+
 # node::image NODE: the digest of the image that it runs; nothing where the transport does not know one.
 node::image() { ! node::_has image || transport::image "$1"; }

@@ -3,13 +3,8 @@
 set -euo pipefail
 shopt -s inherit_errexit lastpipe # lastpipe: output.bash
 
-# Variables by which the tools that we run take options, configuration or code. Users write such options into the tools' own
-# files (~/.gitconfig, pip.conf): none comes from the shell, the git hook or the CI job that we were started in.
-unset -v BASH_ENV CDPATH ENV TAPE TAR_OPTIONS
-for _name in "${!COMPOSE_@}" "${!GIT_@}" "${!PYTHON@}"; do
-  [[ $_name == PYTHONDONTWRITEBYTECODE ]] || unset -v "$_name"
-done
-unset _name
+# shellcheck source=scripts/lib/environment.bash
+source "${BASH_SOURCE[0]%/*}/environment.bash"
 
 REPO_DIR=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 # Paths of knobs are relative to the checkout; what a user types is relative to the user's directory (scripts/lib/env.bash).

@@ -7,7 +7,7 @@
 # shellcheck shell=bash
 
 # Variables that a test may see from the environment of whoever runs it; a name that ends in _ is a prefix.
-HERMETIC_KEPT='^(BATS_.*|LANG|LC_.*|PATH|PWD|SHLVL|TERM|TZ|_)$'
+HERMETIC_KEPT='^(BATS_.*|PATH|PWD|SHLVL|TERM|TZ|_)$'
 
 setup_suite() {
   local name checkout
@@ -18,7 +18,7 @@ setup_suite() {
   done
   mkdir "${BATS_SUITE_TMPDIR}/home" "${BATS_SUITE_TMPDIR}/tmp"
   : >"${BATS_SUITE_TMPDIR}/off-limits"
-  export HOME="${BATS_SUITE_TMPDIR}/home" TMPDIR="${BATS_SUITE_TMPDIR}/tmp" WORKDIR="${BATS_SUITE_TMPDIR}/workdir"
+  export LC_ALL=C.UTF-8 HOME="${BATS_SUITE_TMPDIR}/home" TMPDIR="${BATS_SUITE_TMPDIR}/tmp" WORKDIR="${BATS_SUITE_TMPDIR}/workdir"
   export DOCKER_HOST="unix://${BATS_SUITE_TMPDIR}/no-engine.sock" DASHBOARD_PORT=65535 # no kernel assigns this port
   export OFF_LIMITS_LOG="${BATS_SUITE_TMPDIR}/off-limits" PATH="${checkout}/tests/off_limits:${PATH}"
   # Without the user's own configuration git checks whether the checkout belongs to the user.

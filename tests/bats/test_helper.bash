@@ -76,7 +76,8 @@ engine_has() {
   for node in "${@:4}"; do printf '/%s-%s|true|since|10.0.0.1 |%s|%s|me|%s||\n' "$1" "$node" "$1" "$2" "$3"; done >"${BOX}/containers"
 }
 
-# stub_ssh: ssh runs the words on this machine, with the host that was asked for in HOST. Logins are those of me; 10.0.0.9 refuses them.
+# stub_ssh: ssh runs the words on this machine, with the host that was asked for in HOST, by a login shell that greets first and has the
+# variables of the file "profile". Logins are those of me; 10.0.0.9 refuses them.
 stub_ssh() {
   stub ssh - <<'STUB'
     said=/dev/null
@@ -91,8 +92,11 @@ stub_ssh() {
       shift || { echo "me@${HOST}: Permission denied (publickey)." >"$said" && exit 255; }
     done
     export SSH_CONNECTION="10.0.0.254 40000 ${ADDRESS:-$HOST} 22"
-    exec bash -c "${*:2}"
+    printf "Welcome to ${HOST}" && echo 'module loaded' >&2
+    mapfile -d '' -t profile <"${BOX}/profile"
+    exec env "${profile[@]}" bash -c "${*:2}"
 STUB
+  : >"${BOX}/profile"
 }
 
 # stub_slurm: Slurm's commands, and a step that runs the words on this machine: the job 3012 has the hosts gpu-0, gpu-1 and gpu-2, whose

@@ -30,7 +30,7 @@ Max locked memory         8388608              8388608              bytes
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     """A function that makes the tree of a node, with changed files, and returns what its probe found: alarms as (code, what was seen)."""
-    for name in ("RAY_TMPDIR", "TMPDIR", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+    for name in ("RAY_TMPDIR", "TMPDIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(machine, "find_spec", lambda _: True)
 
@@ -126,7 +126,6 @@ FAULTS = {
     "its share": ({"tmp": (10**12, 10**10, 10**6)}, "VR-MACH-06", "/tmp is 99.0% full, and above 95% Ray spills no object"),
     "its share elsewhere": ({"tmp": (10**12, 10**10, 10**6), "environ": [("TMPDIR", "/scratch")]}, "VR-MACH-06", "/scratch is 99.0% full, and above 95% Ray spills no object"),
     "another Ray": ({"rays": [(77, "/opt/ray/core/src/ray/gcs/gcs_server --x"), (78, "vi raylet"), (79, "/opt/raylet", b"VERL_REGRESS_RAY=other")]}, "VR-MACH-08", "the gcs_server of another Ray runs there (pid 77)"),
-    "an address": ({"environ": [("RAY_ADDRESS", "10.9.9.9:6379")]}, "VR-MACH-08", "RAY_ADDRESS=10.9.9.9:6379 is in the environment"),
     "stopped": ({"rays": [(80, "ray::WorkerDict.update_actor x", b"VERL_REGRESS_RAY=c")], "proc__80__stat": "80 (ray) ) T 1"}, "VR-MACH-09", "process 80 (ray::WorkerDict.update_actor) is stopped"),
     "a GPU is missing": ({"profile": "gpu", "dev__nvidia1": None}, "VR-MACH-11", "it has 1 (nvidia0), and 2 are its own"),
     "a GPU in the head": ({"name": "head", "dev__nvidia0": ""}, "VR-MACH-11", "it has 1 (nvidia0), and 0 are its own"),

@@ -181,9 +181,6 @@ def _see_processes(plan: Plan, ours: Mapping[int, str]) -> None:
         is_marked = any(one.startswith(f"{processes.MARK}=".encode()) for one in row.environ)
         if not is_marked and (name := Path(row.command.split(" ")[0]).name) in ("gcs_server", "raylet"):
             plan.see("VR-MACH-08", f"the {name} of another Ray runs there (pid {pid})")
-    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
-        if os.environ.get(name):
-            plan.see("VR-MACH-08", f"{name}={os.environ[name]} is in the environment")
     for pid, command in ours.items():
         if _read(f"proc/{pid}/stat").rpartition(") ")[2].startswith("T"):  # proc(5); a debugger's is t
             plan.see("VR-MACH-09", f"process {pid} ({command.split(' ')[0]}) is stopped")
@@ -258,11 +255,11 @@ CHECKS = (
     Check("VR-MACH-05", "memory for the node", "the kernel or Ray kills a job's processes",
           "give the node more memory (its container's or batch job's limit), or on GPUs lower MIN_MEMORY_GIB"),
     Check("VR-MACH-06", "room for Ray's own files", "Ray cannot start, or writes no logs and spills no objects",
-          "free some space there, or set RAY_TMPDIR to a directory on another disk"),
+          "free some space there, or name another disk's directory by 'export RAY_TMPDIR=DIR' in env/local.env"),
     Check("VR-MACH-07", "write to Ray's own directory", "Ray does not start",
-          "give it to the user who runs Ray, remove it, or set RAY_TMPDIR to one that this user may write"),
+          "give it to the user who runs Ray, remove it, or name another by 'export RAY_TMPDIR=DIR' in env/local.env"),
     Check("VR-MACH-08", "no other Ray on the node", "a driver may attach to the wrong one, and ports collide",
-          "end it, and take its address out of the image or the profile of the node's shell"),
+          "end it"),
     Check("VR-MACH-09", "no process of the cluster is stopped", "the job's other processes wait for it",
           "continue it ('kill -CONT' on that node), or end its job with 'make stop'"),
     Check("VR-MACH-10", "run code from temporary files", "torch.compile and Triton cannot load what they compile there",

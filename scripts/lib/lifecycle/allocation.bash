@@ -6,7 +6,7 @@ declare -ga ALLOCATION_HOSTS=()
 declare -gA _ALLOCATION_ADDRESS=() # of each node
 _ALLOCATION_LIST=''                # the hosts as Slurm writes them, such as gpu-[0-2]
 # Names of the environment variables that a command on a host gets from here. Nothing else of ours goes there, no secret above all.
-readonly ALLOCATION_EXPORT=PATH,HOME,USER,LOGNAME,LANG,LC_ALL,TZ,LD_LIBRARY_PATH
+readonly ALLOCATION_EXPORT=PATH,HOME,USER,LOGNAME,TZ,LD_LIBRARY_PATH
 
 # allocation::set_knobs KNOB: several jobs may share a host and a home, so their clusters have names and GCS ports of their own. KNOB
 # is what asks for an allocation.
@@ -99,7 +99,7 @@ allocation::step() {
   local -n _words=$1
   local name
   _words=(env)
-  for name in "${!SLURM_@}" "${!SRUN_@}"; do [[ $name == SLURM_CONF ]] || _words+=(-u "$name"); done
+  for name in "${!SLURM_@}"; do [[ $name == SLURM_CONF ]] || _words+=(-u "$name"); done
   _words+=(srun --jobid="$SLURM_JOB_ID" --overlap --nodes=1 --ntasks=1 --nodelist="$(allocation::host "$2")" --mem=0 --cpu-bind=none --mpi=none
   --chdir=/tmp --quiet --quit-on-interrupt --export="$ALLOCATION_EXPORT")
 }

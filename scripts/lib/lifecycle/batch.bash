@@ -80,7 +80,7 @@ batch::print() {
   for option in $BATCH_OPTIONS; do printf '#SBATCH %s\n' "$option"; done
   printf '\n# Written by make slurm of verl-regress. The first host is the head, each other one a worker.\n'
   printf 'cd %q || exit 1\n' "$REPO_DIR"
-  for name in PATH HOME USER LANG; do [[ ! -v $name ]] || printf 'export %s=%q\n' "$name" "${!name}"; done
+  for name in PATH HOME USER; do [[ ! -v $name ]] || printf 'export %s=%q\n' "$name" "${!name}"; done
   printf 'knobs=(\n  TRANSPORT=%s\n  WAIT=1\n' "$TRANSPORT"
   for name in "${KNOB_NAMES[@]}"; do
     [[ $BATCH_DO != resume || $name != CODE_ID ]] || continue # it is for new jobs
@@ -130,7 +130,7 @@ batch::submit() {
   file="${directory}/${WORKLOAD}-$(date -u +%Y%m%dT%H%M%SZ)-$$.sbatch"
   batch::print >"$file"
   # These would win over the script's own options.
-  for name in "${!SBATCH_@}" "${!SLURM_@}"; do [[ $name == SLURM_CONF ]] || without+=(-u "$name"); done
+  for name in "${!SLURM_@}"; do [[ $name == SLURM_CONF ]] || without+=(-u "$name"); done
   id=$(env "${without[@]}" sbatch --parsable "$file" 2>"${file}.said") ||
     cli::die 1 "Slurm refused the job (sbatch: $(login::last_words "${file}.said" sbatch)): correct the knobs BATCH_…; the script is ${file}."
   rm -f -- "${file}.said"

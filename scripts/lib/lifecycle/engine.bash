@@ -80,7 +80,7 @@ engine::_does_not_answer() {
 # engine::need_permission: Docker does not refuse this user; whether it answers is another question.
 engine::need_permission() {
   local said name
-  said=$(LC_ALL=C docker version 2>&1) || true
+  said=$(docker version 2>&1) || true
   name=$(id -un 2>/dev/null) || name=$(id -u)
   [[ $said != *'permission denied'* ]] ||
     cli::die 1 "The container engine runs, but ${name} may not use it: run 'sudo usermod -aG docker ${name}' and log in again, or run this as root."

@@ -1,22 +1,16 @@
 # lifecycle/existing_nodes: nodes that exist already, however they are reached. We check them and give them Ray's token, and leave
 # everything as it was except what we started there. lifecycle/ssh and lifecycle/srun add what differs:
 # nodes::_source (what lists the nodes), nodes::_where NODE, nodes::_address_cure, nodes::_token_shown,
-# nodes::_leave NODE (after Ray has ended there), nodes::shown; and in the transport existing_nodes::environment NODE and
-# existing_nodes::need_all (every node can be reached). LOGIN_TARGET has how a user reaches each node by ssh.
+# nodes::_leave NODE (after Ray has ended there), nodes::shown; and in the transport existing_nodes::need_all (every node can be
+# reached). LOGIN_TARGET has how a user reaches each node by ssh.
 # shellcheck shell=bash
 
-# existing_nodes::command NODE ARGV...: the one string for a shell there: plain sh, which gives the command its environment, as compose
-# does in our own containers.
+# existing_nodes::command NODE ARGV...: the one string for a shell there, of which the command is a child: the shell ends with its exit status
+# also if a signal ended it.
 existing_nodes::command() {
-  local script word name
-  script=$(existing_nodes::environment "$1")$'\n'
-  if [[ $1 == worker-* ]]; then
-    for name in "${!ENV_OF_WORKERS[@]}"; do script+="export ${name}=${ENV_OF_WORKERS[$name]}"$'\n'; done
-  fi
-  shift
-  script+='(exec'
-  for word in "$@"; do script+=" $(login::quoted "$word")"; done
-  login::packed "${script})"$'\nexit "$?"\n'
+  local script='set --' word
+  for word in "${@:2}"; do script+=" $(login::quoted "$word")"; done
+  login::packed "${script}"$'\n('"$(environment::of_node "$1")"$')\nexit "$?"\n'
 }
 
 # nodes::dashboard_host: the address that Ray's dashboard listens on: not the network, because nothing protects it there.

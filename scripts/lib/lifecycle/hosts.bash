@@ -146,14 +146,23 @@ hosts::_need_connection() { login::need "$1" "The host of $(hosts::describe "$1"
 
 # hosts::on NODE SCRIPT WORD...: runs a plain sh script on its host, with our stdin.
 hosts::on() {
-  local node=$1 script=$2 text='set --' word
+  local node=$1 script=$2 text='set --' word unmarked="${LOGIN_FILES}/${BASHPID}.unmarked" status=0
   shift 2
   if hosts::_is_remote "$node"; then
     for word in "$@"; do text+=" $(login::quoted "$word")"; done
-    login::client "$node" -- "$(login::packed "${text}"$'\n'"${script}")"
+    login::run "$unmarked" login::client "$node" -- "$(login::packed "${text}"$'\n'"${script}")" || status=$?
+    ((status == 255)) || login::need_mark "$unmarked" "the host of $(hosts::describe "$node")" "$status"
+    rm -f -- "$unmarked"
+    return "$status"
   else
     sh -c "$script" hosts "$@"
   fi
+}
+
+# hosts::_lost STATUS NODE DOING: the end after hosts::on failed. With 8 it has said why.
+hosts::_lost() {
+  (($1 == 8)) || log::error "The host of $(hosts::describe "$2") was lost while $3: check the host, then run this again."
+  exit 8
 }
 
 # hosts::gpus NODE: the ids, on its host, of its GPUs.

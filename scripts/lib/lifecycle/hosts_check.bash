@@ -70,7 +70,7 @@ hosts::_ask() {
   local node=$1 engine
   ! hosts::_is_remote "$node" || hosts::_need_connection "$node"
   hosts::on "$node" "$HOSTS_QUESTIONS" "${WORKER_DEVICES} $(compose::driver | paste -sd' ')" </dev/null ||
-    cli::die 8 "The host of $(hosts::describe "$node") was lost while we asked what it has: check the host, then run this again."
+    hosts::_lost "$?" "$node" 'we asked what it has'
   engine=$(hosts::need_engine "$node")
   printf 'engine %s\narch %s\n' "${engine% *}" "${engine#* }"
 }
@@ -132,7 +132,7 @@ hosts::_need_seen() {
   local seen
   # shellcheck disable=SC2016  # expanded there
   seen=$(hosts::on "$1" '[ ! -e "$1" ] || echo seen' "$2") ||
-    cli::die 8 "The host of $(hosts::describe "$1") was lost while we checked ${WORKDIR}/shared there: check the host, then run this again."
+    hosts::_lost "$?" "$1" "we checked ${WORKDIR}/shared there"
   [[ -n $seen ]] ||
     cli::die 1 "$(hosts::describe "$1") does not see at ${WORKDIR}/shared (WORKDIR) what was written there: mount the same directory on every host."
 }

@@ -67,7 +67,7 @@ hosts::_release() {
   hosts::is_answering "$1" || hosts::describe "$1"
   hosts::_is_remote "$1" || return 0
   # shellcheck disable=SC2016  # expanded there
-  hosts::on "$1" 'dir="$HOME/.verl-regress"; rm -f "$dir/$1.token"; rmdir "$dir" 2>/dev/null || true' "$CLUSTER_NAME" 2>/dev/null || true
+  (hosts::on "$1" 'dir="$HOME/.verl-regress"; rm -f "$dir/$1.token"; rmdir "$dir" 2>/dev/null || true' "$CLUSTER_NAME") 2>/dev/null || true
   login::disconnect "$1"
 }
 

@@ -31,7 +31,7 @@ kit::find() {
       cli::die 2 "KIT='$(cli::shown "$KIT")' (from ${ENV_ORIGIN[KIT]}) is not usable: name the locks of docker/ whose packages the kit shall have, cpu, gpu or cpu,gpu."
     (env::take_profile "$profile" && kit::_find_for_profile)
   done
-  LC_ALL=C sort -u -t $'\t' -k 1,2 -o "${KIT_FACTS}/parts" "${KIT_FACTS}/parts"
+  sort -u -t $'\t' -k 1,2 -o "${KIT_FACTS}/parts" "${KIT_FACTS}/parts"
 }
 
 # kit::locks: a hash of what decides which packages a checkout wants: a kit is for checkouts with the same ones.
@@ -115,7 +115,7 @@ kit::_find_debs() {
 
 kit::_apt() {
   local own="${KIT_STAGE}/apt"
-  LC_ALL=C apt-get -o Dir::State="$own" -o Dir::State::lists="${own}/lists" -o Dir::State::status="${own}/status" -o Dir::Cache="$own" \
+  apt-get -o Dir::State="$own" -o Dir::State::lists="${own}/lists" -o Dir::State::status="${own}/status" -o Dir::Cache="$own" \
     -o APT::Sandbox::User=root -o Debug::NoLocking=1 -o APT::Install-Recommends=0 -o Acquire::Languages=none "$@" </dev/null >"${KIT_FACTS}/apt" 2>&1
 }
 

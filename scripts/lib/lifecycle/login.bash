@@ -66,10 +66,45 @@ login::options() {
 }
 
 # login::packed SCRIPT: a plain sh script as the one string that sshd passes to the login shell, whichever it is: sh, csh and fish
-# read it the same way.
+# read it the same way. What that shell prints as it starts is not the script's: login::run leaves out what is before a mark.
 login::packed() {
+  local script="echo ${LOGIN_MARK}; echo ${LOGIN_MARK} >&2"$'\n'$1
   # shellcheck disable=SC2016  # expanded there
-  printf 'exec sh -c '\''script=$(printf %%s %s | base64 -d) && eval "$script"'\' "$(printf '%s' "$1" | base64 | tr -d '\n')"
+  printf 'exec sh -c '\''script=$(printf %%s %s | base64 -d) && eval "$script"'\' "$(printf '%s' "$script" | base64 | tr -d '\n')"
+}
+readonly LOGIN_MARK='--- verl-regress ---'
+
+# login::run UNMARKED COMMAND...: runs a client that runs what login::packed made, with our stdin, and passes on its stdout, stderr and exit
+# status. If no mark came, the script did not run, and the file UNMARKED has what came instead.
+login::run() (
+  rm -f -- "$1" "$1.stderr"
+  {
+    "${@:2}" 2>&1 >&"$out" {out}>&- | login::_after_mark "$1.stderr" >&2 {out}>&-
+    exit "${PIPESTATUS[0]}"
+  } {out}>&1 | login::_after_mark "$1"
+  status=${PIPESTATUS[0]}
+  [[ ! -e $1 ]] || cat -- "$1.stderr" >>"$1"
+  rm -f -- "$1.stderr"
+  exit "$status"
+)
+
+# login::_after_mark UNMARKED: stdin after the first mark, on stdout; all of it in UNMARKED, if it has none.
+login::_after_mark() {
+  local line before=''
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ $line == *"$LOGIN_MARK" ]]; then
+      cat
+      return
+    fi
+    before+=$line$'\n'
+  done
+  printf '%s' "$before" >>"$1"
+}
+
+# login::need_mark UNMARKED WHOSE STATUS: after login::run, the script has run.
+login::need_mark() {
+  [[ -e $1 ]] || return 0
+  cli::die 8 "The login shell of $2 did not run our command: it ended with exit status $3 ($(login::last_words "$1" 'it')): let the files that it reads first (such as ~/.bashrc or ~/.zshenv) neither exit nor run another shell, and give the user a shell that runs commands."
 }
 
 # login::quoted WORD: as plain sh reads it unchanged.

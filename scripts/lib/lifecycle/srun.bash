@@ -9,8 +9,8 @@ nodes::shown() { printf '%s\n' "$1"; }
 
 nodes::_source() { printf 'the Slurm job %s\n' "$SLURM_JOB_ID"; }
 nodes::_where() { allocation::where "$1"; }
-nodes::_token_shown() { printf '%s/ray.token\n' "$(srun::directory)"; }
+nodes::_token_shown() { printf '%s/ray.token\n' "$(transport::ray_directory)"; }
 nodes::_address_cure() { allocation::address_cure; }
 
 # nodes::_leave NODE: Ray has ended there.
-nodes::_leave() { node::exec "$1" rm -rf -- "$(srun::directory)"; }
+nodes::_leave() { node::exec "$1" rm -rf -- "$(transport::ray_directory)"; }

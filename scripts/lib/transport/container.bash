@@ -51,6 +51,10 @@ transport::exec() { transport::_exec "$1" exec "${@:2}"; }
 
 transport::exec_in() { transport::_exec "$1" 'exec --interactive' "${@:2}"; }
 
+# transport::environment NODE: the container has the rest (docker-compose.yaml).
+# shellcheck disable=SC2016  # expanded on the node
+transport::environment() { printf 'set -- RAY_AUTH_TOKEN_PATH="$RAY_AUTH_TOKEN_PATH" "$@"\n'; }
+
 # transport::_exec NODE WORDS ARGV...: a container may be removed or restarted at any moment, and a host lost. Then one sentence says so,
 # because the status 1 or 137 with which the command seems to end is not its own.
 transport::_exec() {
@@ -58,7 +62,7 @@ transport::_exec() {
   read -r -a words <<<"$2"
   shift 2
   transport::_need "$node"
-  hosts::docker "$node" "${words[@]}" "${CLUSTER_NAME}-${node}" "$@" || status=$?
+  hosts::docker "$node" "${words[@]}" "${CLUSTER_NAME}-${node}" sh -c "$(environment::of_node "$node")" sh "$@" || status=$?
   ((status != 1 && status < 125)) || ! transport::_is_gone "$node" "$status" || {
     hosts::is_reached "$node" ||
       cli::die 8 "The connection to the host of $(hosts::describe "$node") was lost while '$1' ran there: check the host, then run this again."

@@ -25,25 +25,34 @@ transport::exec_in() { srun::_run all "$@"; }
 # Slurm kills one process after the other: if a shell's child was killed first, the shell may still end by itself, with 137. What Slurm
 # writes to the command's stderr then tells it from a command that was killed alone.
 srun::_run() {
-  local input=$1 node=$2 said status=0 words=()
+  local input=$1 node=$2 said status=0
   shift
   transport::_need "$node"
   said="${LOGIN_FILES}/${BASHPID}.said"
-  allocation::step words "$node"
-  (
-    exec {out}>&1
-    {
-      exec {own}>&1 1>&"$out" {out}>&-
-      exec "${words[@]}" --input="$input" --error="/dev/fd/${own}" --open-mode=append "${SRUN_CONTAINER[@]}" \
-        /bin/sh -c "$(existing_nodes::command "$@")" 2>"$said"
-    } | tee -- "${said}.own" >&2 {out}>&-
-    exit "${PIPESTATUS[0]}" # errexit is off before `||`
-  ) || status=$?
+  login::run "${said}.unmarked" srun::_client "$said" "$input" "$@" || status=$?
   if ((status != 0)) && ! srun::_is_own_status "$status" "$said"; then
     cli::die 8 "The step on the node '${node}' ($(allocation::where "$node")) was lost while '$2' ran there ($(login::last_words "$said" srun)): see 'squeue --jobs=${SLURM_JOB_ID}', then run this again."
   fi
-  rm -f -- "$said" "${said}.own"
+  if [[ -e ${said}.unmarked ]]; then # what NODES_CONTAINER says instead of running it
+    cat -- "${said}.unmarked" >&2
+    status=$((status ? status : 1))
+  fi
+  rm -f -- "$said" "${said}".*
   return "$status"
+}
+
+# srun::_client SAID INPUT NODE ARGV...: the step, with only the command's output on stdout and stderr; SAID.own has the latter, too.
+srun::_client() {
+  local said=$1 input=$2 words=()
+  allocation::step words "$3"
+  {
+    {
+      exec {own}>&1 >&"$out" {out}>&-
+      exec "${words[@]}" --input="$input" --error="/dev/fd/${own}" --open-mode=append "${SRUN_CONTAINER[@]}" \
+        /bin/sh -c "$(existing_nodes::command "${@:3}")" 2>"$said"
+    } | tee -- "${said}.own" >&2 {out}>&-
+    exit "${PIPESTATUS[0]}"
+  } {out}>&1
 }
 
 # srun::_is_own_status STATUS SAID: the command ended by itself, with this status, in a step that was not cancelled (Slurm 22.05).
@@ -96,18 +105,16 @@ transport::address() {
   allocation::address "$1"
 }
 
-# srun::directory: of this allocation on each host: Ray's token and its files. Short, because the path of a socket has at most 107 bytes.
-srun::directory() { printf '/tmp/verl-regress-job%s\n' "$SLURM_JOB_ID"; }
+# transport::ray_directory: of this allocation on each host: Ray's token and its files. Short, because the path of a socket is.
+transport::ray_directory() { printf '%s/verl-regress-job%s\n' "$(node::ray_base)" "$SLURM_JOB_ID"; }
 
-# existing_nodes::environment NODE: the lines of sh that give a command there its environment. Slurm hands out AMD's GPUs by
-# ROCR_VISIBLE_DEVICES, which verl refuses: HIP's own variable has the same meaning without it. What verl, torch and Python leave
-# in TMPDIR goes with our directory; Slurm itself sets TMPDIR=/tmp.
-existing_nodes::environment() {
+# transport::environment NODE: the lines of sh that put what is this host's own into the environment of a command. Slurm hands out AMD's
+# GPUs by ROCR_VISIBLE_DEVICES, which verl refuses: HIP's own variable has the same meaning without it.
+transport::environment() {
   # shellcheck disable=SC2016  # expanded on the node
-  printf '%s\n' "export SHARED_ROOT='${SHARED_ROOT}' RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$(srun::directory)/ray.token RAY_USAGE_STATS_ENABLED=0
-export RAY_TMPDIR=$(srun::directory) VERL_REGRESS_NODE_IP=$(allocation::address "$1") PATH=\"${NODES_PATH:+${NODES_PATH}:}\$PATH\"" \
-    '[ -z "$ROCR_VISIBLE_DEVICES" ] || export HIP_VISIBLE_DEVICES="${HIP_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}"' \
-    '[ ! -d "$RAY_TMPDIR" ] || export TMPDIR="$RAY_TMPDIR"'
+  printf '%s\n' "set -- SHARED_ROOT='${SHARED_ROOT}' RAY_AUTH_TOKEN_PATH=$(transport::ray_directory)/ray.token \"\$@\"
+set -- VERL_REGRESS_NODE_IP=$(allocation::address "$1") PATH=\"${NODES_PATH:+${NODES_PATH}:}\$PATH\" \"\$@\"" \
+    '[ -z "$ROCR_VISIBLE_DEVICES" ] || set -- HIP_VISIBLE_DEVICES="${HIP_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}" "$@"'
 }
 
 # transport::_need NODE: its address is known.

@@ -34,10 +34,11 @@ transport::exec() { transport::exec_in "$@"; }
 transport::exec_in() {
   local node=$1 said="${LOGIN_FILES}/${BASHPID}.said" status=0
   transport::_need "$node"
-  login::client "$node" -E "$said" -- "$(existing_nodes::command "$@")" || status=$?
+  login::run "${said}.unmarked" login::client "$node" -E "$said" -- "$(existing_nodes::command "$@")" || status=$?
   if ((status == 255)) && { [[ -s $said ]] || ! login::is_connected "$node"; }; then
     cli::die 8 "The connection to the node '${node}' ($(ssh::_target "$node")) was lost while '${2}' ran there ($(login::last_words "$said")): check the node, then run this again."
   fi
+  login::need_mark "${said}.unmarked" "the node '${node}' ($(ssh::_target "$node"))" "$status"
   rm -f -- "$said"
   return "$status"
 }
@@ -57,11 +58,12 @@ existing_nodes::need_all() {
   node::ask "$answers" "$(node::list_workers)" transport::_need
 }
 
-# existing_nodes::environment NODE: the lines of sh that give a command there its environment.
-existing_nodes::environment() {
-  printf '%s\n' "export SHARED_ROOT='${SHARED_ROOT}' RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=\"\$HOME/$(ssh::token_path)\" RAY_USAGE_STATS_ENABLED=0
-set -- \$SSH_CONNECTION
-export VERL_REGRESS_NODE_IP=\"${_SSH_ADDRESS[$1]:-\$3}\" PATH=\"${_SSH_PATH[$1]:+${_SSH_PATH[$1]}:}\$PATH\""
+# transport::environment NODE: the lines of sh that put what is this node's own into the environment of a command.
+transport::environment() {
+  printf '%s\n' "set -- SHARED_ROOT='${SHARED_ROOT}' RAY_AUTH_TOKEN_PATH=\"\$HOME/$(ssh::token_path)\" \"\$@\"
+address='${_SSH_ADDRESS[$1]:-}'
+[ -n \"\$address\" ] || { address=\${SSH_CONNECTION% *}; address=\${address##* }; }
+set -- VERL_REGRESS_NODE_IP=\"\$address\" PATH=\"${_SSH_PATH[$1]:+${_SSH_PATH[$1]}:}\$PATH\" \"\$@\""
 }
 
 # ssh::token_path: Ray's token on a node, under the HOME there.

@@ -22,7 +22,8 @@ case $1 in
     shift
     if [[ $1 == --interactive ]]; then shift; else exec </dev/null; fi
     shift # the container's name
-    exec "$@"
+    mapfile -d '' -t profile <"${BATS_TEST_TMPDIR}/profile"
+    exec env "${profile[@]}" "$@"
     ;;
 esac
 STANDIN
@@ -41,7 +42,8 @@ while (($#)); do
 done
 [[ $host == me@10.0.0.2 ]] || exit 255
 export HOME=/tmp SSH_CONNECTION='10.0.0.1 40000 10.0.0.2 22'
-exec "${LOGIN_SHELL:-sh}" -c "$*"
+mapfile -d '' -t profile <"${BATS_TEST_TMPDIR}/profile"
+exec env "${profile[@]}" "${LOGIN_SHELL:-sh}" -c "$*"
 STANDIN
   # Slurm's commands. Like srun it takes a word ":" for the end of a command, and reports an exit status other than 0.
   cat >"${BATS_TEST_TMPDIR}/bin/srun" <<'STANDIN'
@@ -56,7 +58,8 @@ while [[ $1 == --* ]]; do
   shift
 done
 [[ $input == all ]] || exec </dev/null
-"$@" 2>>"$error" || status=$?
+mapfile -d '' -t profile <"${BATS_TEST_TMPDIR}/profile"
+env "${profile[@]}" "$@" 2>>"$error" || status=$?
 ((status == 0)) || echo "srun: error: gpu-1: task 0: Exited with exit code ${status}" >&2
 exit "$status"
 STANDIN
@@ -66,6 +69,7 @@ STANDIN
 if [[ $2 == hostnames ]]; then printf 'gpu-%d\n' 0 1; else printf 'NodeName=gpu-%d Arch=x NodeAddr=127.0.0.%d Version=22\n' 0 1 1 2; fi
 STANDIN
   chmod +x "${BATS_TEST_TMPDIR}/bin"/*
+  : >"${BATS_TEST_TMPDIR}/profile" # variables of the node, each ended by a NUL
   printf '%s\n' 'head me@10.0.0.1' '  # a comment' '' 'worker-0  me@10.0.0.2:2222 path=/a/b:/c' >"${BATS_TEST_TMPDIR}/nodes"
   PATH="${BATS_TEST_TMPDIR}/bin:${PATH}"
 }
@@ -91,6 +95,24 @@ done
   run on existing_nodes::command worker-0 printf '%s\n' "it's" $'two\nlines' '$HOME' '!!'
   [[ $output =~ ^'exec sh -c '\''script=$(printf %s '[A-Za-z0-9+/=]+' | base64 -d) && eval "$script"'\'$ ]]
 }
+
+# has_our_environment TRANSPORT: whatever the node's image or profile sets, but for where its packages are and which GPUs are its own.
+has_our_environment() {
+  over "$1"
+  printf '%s\0' RAY_AUTH_TOKEN=odd RAY_AUTH_MODE=odd RAY_ADDRESS=odd RAY_TMPDIR=/odd TMPDIR=/odd PYTHONHOME=/odd PYTHONWARNINGS=odd GIT_DIR=/odd \
+    CUDA_LAUNCH_BLOCKING=odd LC_ALL=odd LC_NUMERIC=odd LANG=odd POSIXLY_CORRECT=odd BASH_ENV=/odd CDPATH=/odd TAR_OPTIONS=--odd \
+    'BASH_FUNC_printf%%=() { echo odd; }' SHELLOPTS=noglob VERL_REGRESS_NODE_IP=odd PYTHONPATH=/packages CUDA_VISIBLE_DEVICES=4,5 \
+    $'LINES_OF=a\nRAY_ADDRESS=b' >"${BATS_TEST_TMPDIR}/profile"
+  variables=$(on node::exec "$NODE" env)
+  [[ $variables != *odd* ]] || fail "$variables"
+  for line in LC_ALL=C.UTF-8 RAY_AUTH_MODE=token PYTHONPATH=/packages CUDA_VISIBLE_DEVICES=4,5 LINES_OF=a; do
+    grep -qxF -- "$line" <<<"$variables" || fail "${line} is not in: ${variables}"
+  done
+}
+
+for transport in container ssh srun; do
+  bats_test_function --description "${transport}: the environment is ours" -- has_our_environment "$transport"
+done
 
 @test "ssh: a command on a node has the environment that compose gives containers" {
   over ssh

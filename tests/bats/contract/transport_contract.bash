@@ -8,6 +8,8 @@ NODE=worker-0
 # on ARGV...: calls the node library in a separate shell, as scripts do.
 on() { PROFILE=cpu bash -c 'source "$0/scripts/lib/regress.bash"; cli::begin; trap - EXIT; env::load; "$@"' "$REPO" "$@"; }
 
+fail() { printf '%s\n' "$1" >&2 && false; }
+
 # contract::all: every test of the contract, with the default NODE.
 contract::all() {
   contract::hostile_words

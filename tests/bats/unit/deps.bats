@@ -30,7 +30,7 @@ helper_shown() { sed -n "s/^changed head: installed the [a-z]*'s packages next t
   deps deps::ensure_judge
   assert_status 0
   assert_line "changed head: installed the judge's packages next to $(helper_shown)"
-  assert_called 'exec mine-head python3 /private/common/code/verl_regress/'
+  assert_called ' sh python3 /private/common/code/verl_regress/'
   assert_called 'deps.py install judge'
   refute_called 'exec mine-worker-0'
   : >"$CALLS"

@@ -103,11 +103,12 @@ CASES
   assert_error 8 "The container engine of worker-0 (ssh://me@10.0.0.4, line 2 of env/hosts) does not answer (Cannot connect to the Docker daemon): start it there, and let that user run 'docker version'."
 }
 
-@test "the engine's client reaches a host through our ssh, with our options" {
-  stub docker 'printf "%s\n" "$DOCKER_HOST" && ssh -T me@10.0.0.2 -- true'
+@test "the engine's client reaches a host by our ssh, and reads no greeting" {
+  stub docker 'if [[ $* == "system dial-stdio" ]]; then cat; else echo "from $DOCKER_HOST" | ssh -T -- me@10.0.0.2 docker system dial-stdio; fi'
   on_hosts SSH_CONFIG=/my/config hosts::docker worker-0 ps
   assert_status 0
-  assert_line 'ssh://me@10.0.0.2:2222'
+  [[ ${lines[0]} == 'from ssh://me@10.0.0.2:2222' ]] || fail 'other words'
+  refute_text 'module loaded'
   assert_called 'ssh -F /my/config -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15'
 }
 
@@ -135,8 +136,8 @@ STUB
   stub docker - <<'STUB'
     case $* in
       inspect*) [[ ! -e ${BOX}/lost ]] && echo true ;;
-      *'exec mine-head said'*) echo 'step 1' >&2 && touch "${BOX}/lost" && exit 1 ;;
-      *'exec mine-head ends'*) exit 3 ;;
+      *'exec mine-head '*' said') echo 'step 1' >&2 && touch "${BOX}/lost" && exit 1 ;;
+      *'exec mine-head '*' ends') exit 3 ;;
     esac
 STUB
   on_hosts node::exec head ends
@@ -152,7 +153,7 @@ STUB
   assert_status 0
   assert_line "ok      ${BOX}/work dir/shared is one directory on every host"
   [[ -z $(ls -A "${BOX}/work dir/shared") ]]
-  sed -i 's/^    exec bash/    [[ $HOST != 10.0.0.2 ]] || exit 0\n&/' "${BOX}/bin/ssh" # there is nothing
+  sed -i 's@^    exec env@    [[ $HOST != 10.0.0.2 ]] || { echo "--- verl-regress ---" | tee /dev/stderr \&\& exit; }\n&@' "${BOX}/bin/ssh" # there is nothing
   on_hosts hosts::need_shared_root
   assert_error 1 "worker-0 (ssh://me@10.0.0.2:2222, line 2 of env/hosts) does not see at ${BOX}/work dir/shared (WORKDIR) what was written there: mount the same directory on every host."
 }

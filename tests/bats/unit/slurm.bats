@@ -100,7 +100,7 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   assert_line 'VERL_REGRESS_NODE_IP=10.0.0.1'
   assert_line 'HIP_VISIBLE_DEVICES=4,5'
   [[ $output == *'PATH=/opt/ray/bin:'* ]] || fail 'no NODES_PATH'
-  assert_called '--export=PATH,HOME,USER,LOGNAME,LANG,LC_ALL,TZ,LD_LIBRARY_PATH'
+  assert_called '--export=PATH,HOME,USER,LOGNAME,TZ,LD_LIBRARY_PATH'
   refute_called s3cret
   in_slurm PROFILE=rocm NCCL_PROTO=LL node::exec worker-0 env
   assert_line NCCL_PROTO=Simple
@@ -112,7 +112,7 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
 @test "temporary files of a job are in the directory that make down removes" {
   in_slurm node::exec worker-0 env
   refute_text $'\nTMPDIR='
-  in_slurm NODES_CONTAINER='env TMPDIR=/tmp' eval "srun::directory() { echo '${BATS_TEST_TMPDIR}'; }; node::exec worker-0 env"
+  in_slurm NODES_CONTAINER='env TMPDIR=/tmp' eval "transport::ray_directory() { echo '${BATS_TEST_TMPDIR}'; }; node::exec worker-0 env"
   assert_line "TMPDIR=${BATS_TEST_TMPDIR}"
 }
 
@@ -130,7 +130,7 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   local words='apptainer exec /fs/verl.sif'
   in_slurm NODES_CONTAINER="$words" nodes::need
   assert_status 1
-  assert_line "env: 'apptainer': No such file or directory"
+  assert_line "env: ‘apptainer’: No such file or directory"
   assert_line "error   No command runs on the node 'head' (gpu-0 of the Slurm job 3012) in NODES_CONTAINER='${words}' (from the command line or environment; the reason is above): correct it, or leave it empty for the host's own Python."
   in_slurm NODES_CONTAINER='env VIA=1' nodes::need
   assert_status 0

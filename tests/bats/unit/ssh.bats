@@ -90,6 +90,24 @@ CASES
   assert_error 8 "The node 'worker-0' (me@10.0.0.9:2222, from env/nodes) cannot be reached (me@10.0.0.9: Permission denied (publickey)): 'ssh -p 2222 me@10.0.0.9 true' must work without a prompt; fix that first."
 }
 
+@test "a login shell that does not run our command is named with its own words" {
+  sed -i "s|^    exec env|    echo 'This account is not available.' >\&2 \&\& exit 1 #|" "${BOX}/bin/ssh"
+  on_ssh node::exec worker-0 true
+  assert_error 8 "The login shell of the node 'worker-0' (me@10.0.0.2, from env/nodes) did not run our command: it ended with exit status 1 (This account is not available): let the files that it reads first (such as ~/.bashrc or ~/.zshenv) neither exit nor run another shell, and give the user a shell that runs commands."
+}
+
+@test "Ray's directory is one on all nodes, and has room for Ray's sockets" {
+  echo 'export RAY_TMPDIR=/dev/shm' >"${HERE}/env/local.env"
+  printf 'TMPDIR=/nowhere\0RAY_TMPDIR=/nowhere\0' >"${BOX}/profile"
+  for node in head worker-0; do
+    on_ssh node::exec "$node" sh -c 'echo "$RAY_TMPDIR $TMPDIR"'
+    assert_line '/dev/shm /dev/shm'
+  done
+  echo 'export RAY_TMPDIR=/scratch/users/of/the/team/me/and/my/ray' >"${HERE}/env/local.env"
+  on_ssh node::list
+  assert_error 2 "Ray's directory would be '/scratch/users/of/the/team/me/and/my/ray' (RAY_TMPDIR or TMPDIR, exported by env/local.env or env/cpu.env): use an absolute path of at most 39 characters, because the path of a socket in it has at most 107 bytes."
+}
+
 @test "a connection that outlives a script keeps no lock" {
   ln -sf "$(command -v flock)" "$(command -v od)" "${BOX}/bin/"
   on_ssh eval 'login::is_connected() { false; }; login::client() { ls -l "/proc/${BASHPID}/fd" >"${HOME}/open"; }
@@ -101,7 +119,7 @@ CASES
 
 # as_hosts: every host has its own HOME, as hosts do; our libraries' questions about processes get the answer "none".
 as_hosts() {
-  sed -i 's|^    exec bash -c|    export HOME="${BOX}/home of ${HOST}"; mkdir -p "$HOME"; exec bash -c|' "${BOX}/bin/ssh"
+  sed -i 's|^    exec env|    export HOME="${BOX}/home of ${HOST}"; mkdir -p "$HOME"; exec env|' "${BOX}/bin/ssh"
   stub python3 'cat >/dev/null; case "$*" in *stop*) [[ ! -e ${BOX}/stuck-on-${HOST} ]] && echo 0 ;; *" live "*) cat "${BOX}/live" 2>/dev/null || true ;; esac'
   ln -sf "$(command -v flock)" "$(command -v od)" "$(command -v rmdir)" "${BOX}/bin/"
   mkdir -p "${BOX}/work dir/secrets"
