@@ -222,6 +222,14 @@ def test_address_that_two_machines_have_is_found_by_its_mac_addresses():
     assert judged(router, router) == []  # it answers for all addresses
 
 
+def test_nodes_of_one_hostname_are_named():
+    facts = {"head": {"hostname": "a"}, "worker-0": {"hostname": "b"}, "worker-1": {"hostname": "b"}}
+    assert [*network._judge_hostnames(facts, plan("head"))] == [
+        ("VR-NET-12", ALARM, "worker-0, worker-1", "each is called b")
+    ]
+    assert [*network._judge_hostnames({**facts, "worker-1": {"hostname": "c"}}, plan("head"))] == []
+
+
 def test_name_of_docker_desktop_is_found(itself):
     network._HOSTS.write_text("10.0.0.1 kubernetes.docker.internal c0ffee\n")
     assert itself() == [("VR-NET-03", "an address of it is called kubernetes.docker.internal")]

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -69,7 +70,8 @@ def facts(plan: Plan) -> dict[str, Any]:
     _see_names(plan, choices)
     _see_itself(plan)
     found = asyncio.run(_see_peers(plan, choices))
-    return {**found, "macs": _macs(), "neighbours": processes.neighbours()}  # now the kernel knows them
+    here = {"hostname": socket.gethostname(), "macs": _macs()}
+    return {**found, **here, "neighbours": processes.neighbours()}  # now the kernel knows them
 
 
 def _see_names(plan: Plan, choices: dict[str, str]) -> None:
@@ -336,6 +338,15 @@ def _judge_duplicates(facts: Mapping[str, Facts], plan: Plan) -> Iterator[Seen]:
                 yield Seen("VR-NET-11", ALARM, f"{node} -> {peer}", what)
 
 
+def _judge_hostnames(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
+    owners = defaultdict(list)
+    for node, found in facts.items():
+        owners[found["hostname"]].append(node)
+    for hostname, nodes in owners.items():
+        if len(nodes) > 1:
+            yield Seen("VR-NET-12", ALARM, ", ".join(nodes), f"each is called {hostname}")
+
+
 _EXPORT = "put 'export GLOO_SOCKET_IFNAME=NAME', and NCCL_SOCKET_IFNAME's, into env/local.env, then 'make down up'"
 CHECKS = (
     Check("VR-NET-01", "connect on ports of Ray, Gloo and NCCL", "a worker does not join, is soon called dead, or waits for others",
@@ -362,4 +373,7 @@ CHECKS = (
           "correct the lines 'nameserver' of that node's /etc/resolv.conf, or name all nodes in its hosts file"),
     Check("VR-NET-11", "compare MAC addresses with what the other nodes see", "another machine has this node's address, too",
           "give one of the two another address, then run 'ip neigh flush all' on the nodes", _judge_duplicates),
+    Check("VR-NET-12", "compare the nodes' hostnames", "NCCL may take them for one machine, and the name leads to only one of them",
+          "give each a hostname of its own ('hostnamectl hostname NAME', or --hostname of its container), then run 'make down up'",
+          _judge_hostnames),
 )  # fmt: skip

@@ -23,14 +23,14 @@ setup() {
         ;;
     esac
 SH
-  for node in head worker-0; do facts '' >"${BOX}/${node}"; done
+  for node in head worker-0; do facts '' "$node" >"${BOX}/${node}"; done
 }
 
-# facts ADDRESS: what the probe of the head prints whose proxy catches ADDRESS.
+# facts ADDRESS [HOSTNAME]: what the probe of the head, or of HOSTNAME, prints whose proxy catches ADDRESS.
 facts() {
   local seen=''
   [[ -z $1 ]] || seen="[\"VR-NET-07\", \"alarm\", \"head\", \"the proxy p:3128 catches $1\"]"
-  printf '{"kind": "Linux", "load": "", "seen": [%s], "network": {"macs": [], "neighbours": {}}, "machine": {"error": "not asked"}, "shared root": {"error": "not asked"}}\n' "$seen"
+  printf '{"kind": "Linux", "load": "", "seen": [%s], "network": {"hostname": "%s", "macs": [], "neighbours": {}}, "machine": {"error": "not asked"}, "shared root": {"error": "not asked"}}\n' "$seen" "${2:-head}"
 }
 
 doctor() { sandbox::run WORKERS=1 "$@"; }
