@@ -87,6 +87,7 @@ def shared(tmp_path):
     for name in ("sums/train", "sums/test", "sums_sft/train", "sums_sft/val"):
         write(root.datasets / f"{name}.parquet", "rows")
     write(root.models / "tiny" / "config.json", "{}")
+    write(root.models / "tiny" / "pytorch_model.bin", "weights")
     for node in ("head", "worker-0", "worker-1", "worker-2"):
         has_packages(root, node, numpy="2.4.6")
     return root

@@ -123,7 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, to notice a reader that went away
         return exit_status
     except RegressError as error:
-        say.error(str(error))
+        for sentence in error.sentences:
+            say.error(sentence)
         return int(error.status)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains again when it flushes

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 import yaml
-from shared_fixtures import BASE, SPEC, write
+from shared_fixtures import BASE, CONFIG, SPEC, TRAINER, write
 from wording import THEIRS, said
 
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, Refusals
 from verl_regress.plan.compose import compose
 from verl_regress.plan.devices import Devices, Pool
 from verl_regress.plan.overrides import Override
@@ -25,7 +25,8 @@ def snapshot(shared):
 
 def composed(snapshot, *overrides, module="verl.trainer.main_ppo"):
     given = [item if isinstance(item, Override) else Override(item, "OVERRIDES") for item in overrides]
-    return compose(snapshot, CODE, module, given)
+    with Refusals() as wrong:
+        return compose(snapshot, CODE, module, given, wrong)
 
 
 def refusal(snapshot, *overrides, **kwargs):
@@ -162,10 +163,11 @@ def test_verl_is_not_imported_even_if_hydra_looks_into_a_package(snapshot, tmp_p
         write(place / "verl" / "__init__.py", ends)
         write(place / "verl" / "trainer" / "__init__.py", ends)
     script = (
-        "import sys\nfrom pathlib import Path\nfrom verl_regress.plan.compose import compose\n"
+        "import sys\nfrom pathlib import Path\nfrom verl_regress.base.errors import Refusals\n"
+        "from verl_regress.plan.compose import compose\n"
         "from verl_regress.plan.overrides import Override\n"
         f"compose(Path({str(snapshot)!r}), {CODE!r}, 'verl.trainer.main_ppo', "
-        "[Override('hydra.searchpath=[pkg://verl.trainer]', 'x')])\n"
+        "[Override('hydra.searchpath=[pkg://verl.trainer]', 'x')], Refusals())\n"
         "assert not [name for name in sys.modules if name.split('.')[0] in ('verl', 'torch')]\n"
     )
     path = ":".join([str(tmp_path / "site"), *sys.path])
@@ -173,6 +175,26 @@ def test_verl_is_not_imported_even_if_hydra_looks_into_a_package(snapshot, tmp_p
     assert ended.returncode == 0, ended.stderr
     probe = [sys.executable, "-c", "import verl"]
     assert subprocess.run(probe, env={"PYTHONPATH": path}, capture_output=True).returncode == 1  # it would have ended
+
+
+def test_all_that_is_wrong_is_said_at_once(snapshot):
+    """Before: a pasted list took a round for each fault."""
+    given = ("trainer.totl_epochs=2", "trainer.save_freq={", "data.train_batch_size=many", "trainer.nnodes.x=1")
+    with pytest.raises(BadInput) as caught:
+        composed(snapshot, *given, "trainer.save_freq=5", "trainer.total_epochs=0")
+    said = [sentence.split("'")[1] for sentence in caught.value.sentences if sentence.startswith("The override")]
+    assert sorted(said) == sorted(given)
+    assert caught.value.sentences[-1].startswith("trainer.total_epochs=0 (from OVERRIDES) is not usable")
+
+
+def test_what_we_advise_is_not_refused_next(snapshot):
+    write(snapshot / "verl" / "trainer" / "main_ppo.py", TRAINER.replace("migrate_legacy_reward_impl(config)", "..."))
+    more = "reward: {custom_reward_function: {path: null}, sandbox_fusion: {url: null}}\nsandbox_fusion: {url: null}\n"
+    write(snapshot / "verl" / "trainer" / "config" / "ppo_trainer.yaml", CONFIG + more)
+    override = "reward_model.sandbox_fusion.url=http://x"
+    assert refusal(snapshot, override) == (
+        f"The override '{override}' (from OVERRIDES) sets a key that {WHOLE} lacks: did you mean reward.sandbox_fusion.url?"
+    )
 
 
 # --- as `make submit` hands them over

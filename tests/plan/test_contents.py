@@ -2,9 +2,11 @@
 
 import json
 import sys
-import types
+import zipfile
 
+import fake_pyarrow
 import pytest
+from fake_pyarrow import CONVERSATION, parquet
 from shared_fixtures import CONFIG, record, write, write_checkpoint
 
 from verl_regress.base.layout import JobDir
@@ -18,15 +20,7 @@ DATA = "data: {train_files: x, val_files: x, train_batch_size: 1024, gen_batch_s
 def planned(submit, shared, monkeypatch):
     """A dry run with these overrides, where pyarrow takes the rows and columns from JSON."""
 
-    class ParquetFile:
-        def __init__(self, path):
-            content = json.loads(path.read_text())
-            self.metadata = types.SimpleNamespace(num_rows=content["rows"])
-            self.schema_arrow = types.SimpleNamespace(names=content["columns"])
-
-    module = types.ModuleType("pyarrow")
-    module.parquet = types.SimpleNamespace(ParquetFile=ParquetFile)
-    monkeypatch.setitem(sys.modules, "pyarrow", module)
+    fake_pyarrow.install(monkeypatch)
     lines = [DATA if line.startswith("data:") else line for line in CONFIG.splitlines()]
     write(shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml", "\n".join(lines) + "\n")
     record(shared.snapshots / "codeA")
@@ -35,10 +29,6 @@ def planned(submit, shared, monkeypatch):
     return lambda *texts, **more: submit(
         "DRY_RUN=1", f"OVERRIDES={' '.join(('data.train_batch_size=8', *texts))}", **more
     )
-
-
-def parquet(path, rows, *columns):
-    return write(path, json.dumps({"rows": rows, "columns": columns or ("prompt", "data_source")}))
 
 
 def test_rows_that_make_no_batch_are_refused(planned, shared):
@@ -60,7 +50,7 @@ def test_rows_that_make_no_batch_are_refused(planned, shared):
 
 
 def test_a_column_that_is_missing_is_refused(planned, shared):
-    file = parquet(shared.user_code / "own" / "a.parquet", 8, "question", "answer")
+    file = parquet(shared.user_code / "own" / "a.parquet", 8, question=CONVERSATION, answer="string")
     assert planned(f"data.val_files=[{file}]").is_refusal(
         f"data.val_files={file} (from OVERRIDES) has no column 'prompt' (data.prompt_key of verl's config): name one of question, answer."
     )
@@ -160,9 +150,9 @@ def test_a_checkpoint_that_verl_would_not_read_is_refused(planned, checkpoint):
         assert "is no checkpoint that verl takes: name a folder global_step_N, " in planned(RESUME, name).err
 
 
-def safetensors(path, length=100, missing=0):
+def safetensors(path, length=100, missing=0, name="w"):
     head = json.dumps(
-        {"__metadata__": {}, "w": {"dtype": "U8", "shape": [length], "data_offsets": [0, length]}}
+        {"__metadata__": {}, name: {"dtype": "U8", "shape": [length], "data_offsets": [0, length]}}
     ).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes((len(head).to_bytes(8, "little") + head + b"x" * length)[: -missing or None])
@@ -222,3 +212,37 @@ def test_a_model_without_a_tokenizer_is_refused(planned, model):
     outcome = planned(model="own")
     assert (outcome.status, "has weights, and no file of a tokenizer: copy " in outcome.err) == (2, True)
     assert planned("+actor_rollout_ref.model.tokenizer_path=org/name", model="own").status == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight",
+        "model.layers.0.self_attn.q_proj.lora_A.default.weight",
+        "module.model.embed_tokens.weight",
+        "model._fsdp_wrapped_module.embed_tokens.weight",
+        "_orig_mod.model.embed_tokens.weight",
+    ],
+)
+def test_weights_with_the_names_of_a_wrapper_are_refused(planned, model, name):
+    """Before: transformers drew all weights at random, and the job succeeded."""
+    safetensors(model / "model.safetensors", name=name)
+    assert planned(model="own").is_refusal(
+        f"model=own (from the knob MODEL) is not a model as transformers loads it, because model.safetensors has {name}, the name in a wrapper "
+        "that was saved with it (LoRA, FSDP, DDP or compile), so that all weights would be drawn at random: merge it (python3 -m "
+        "verl.model_merger merge, or peft's merge_and_unload), and name the merged model."
+    )
+
+
+def test_the_names_in_a_file_of_torch_count_too(planned, model):
+    with zipfile.ZipFile(model / "pytorch_model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", b"X.\x00model.layers.0.q_proj.base_layer.weightq\x01")
+    assert "has model.layers.0.q_proj.base_layer.weight, the name in a wrapper" in planned(model="own").err
+
+
+def test_a_model_without_weights_is_refused(planned, model):
+    """Before: it failed once the workers loaded it."""
+    assert planned(model="own").is_refusal(
+        "model=own (from the knob MODEL) has a config.json and no weights, as the folder huggingface of a checkpoint has: merge the checkpoint "
+        "first (python3 -m verl.model_merger merge --backend fsdp --local_dir CHECKPOINT/actor --target_dir NEW), and name the new folder."
+    )

@@ -9,6 +9,7 @@ import yaml
 from hermetic import REPO
 from shared_fixtures import CONFIG, REWARD_CONFIG, SPEC, record, write
 
+from verl_regress.base.errors import Refusals
 from verl_regress.base.layout import JobDir
 from verl_regress.plan import inputs
 from verl_regress.plan.compose import Composed
@@ -24,7 +25,8 @@ def found(shared, config, *named):
     environment = Environment({"HF_HOME": str(shared.hf)}, {}, {}, ())
     overrides = tuple(Override(f"{key}=x", "OVERRIDES") for key in named)
     composed = Composed(overrides, (), yaml.safe_dump(config))
-    return inputs.find(shared, environment, JobDir(shared.jobs / "me"), composed, {})
+    with Refusals() as wrong:
+        return inputs.find(shared, environment, JobDir(shared.jobs / "me"), composed, {}, wrong)
 
 
 def leaves(node, above=""):
@@ -216,3 +218,22 @@ def test_a_folder_that_may_not_be_listed_is_a_model(shared, monkeypatch):
     assert found(shared, config, "mine.anything") == ()
     monkeypatch.setattr(os, "access", lambda path, mode: path != model and access(path, mode))
     assert [(one.path, one.fact) for one in found(shared, config, "mine.anything")] == [(model, "model sha256")]
+
+
+def test_a_place_that_each_job_would_write_into_is_refused(planned, shared):
+    """Before: the answers of all jobs were dumped over each other."""
+    place = f"trainer.rollout_data_dir={shared.path}/user/rollouts"
+    assert planned(f"+{place}").is_refusal(
+        f"{place} (from OVERRIDES) is where each job that has it would write over the files of the others: leave it out, or write "
+        f"{place}/${{trainer.experiment_name}}, which is the job's own name."
+    )
+    assert planned(f"+{place}/${{trainer.experiment_name}}").status == 0
+    assert planned("+trainer.rollout_data_dir=${trainer.default_local_dir}/rollouts").status == 0
+
+
+def test_a_repository_that_the_cache_lacks_is_refused_in_a_job_that_asks_nobody(planned):
+    offline = f"{SPEC}env_vars: {{HF_HUB_OFFLINE: '1'}}\n"
+    outcome = planned("actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct", spec=offline)
+    assert (outcome.status, outcome.created) == (2, [])
+    assert "and HF_HUB_OFFLINE=1 (from my/ppo.yaml) keeps the job from fetching it: " in outcome.err
+    assert planned("actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct").status == 0

@@ -410,3 +410,15 @@ def test_rays_debugger_is_off_unless_it_was_asked_for(planned):
     assert (after["RAY_DEBUG"], after["RAY_DEBUG_POST_MORTEM"]) == ("1", "1")
     assert "VERL_REGRESS_DEBUGGER_HOST" not in after
     assert (planned().resolved()["debugger"], planned(said={"debugger": "1"}).resolved()["debugger"]) == (None, "1")
+
+
+def test_a_snapshot_that_cannot_run_is_refused_if_the_trainer_loads_what_is_broken(submit, shared):
+    snapshot = shared.snapshots / "codeA"
+    text = json.loads(record(snapshot))
+    for file, status in (("verl/other.py", 0), ("verl/trainer/main_ppo.py", 2)):
+        write(snapshot / "snapshot.json", json.dumps({**text, "broken": {file: "line 1: invalid syntax"}}))
+        outcome = submit("DRY_RUN=1")
+        assert (outcome.status, "which Python cannot compile (line 1: invalid syntax)" in outcome.err) == (
+            status,
+            status == 2,
+        )

@@ -14,7 +14,7 @@ import yaml
 from shared_fixtures import write
 
 from verl_regress.base import documents, layout
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, Refusals
 from verl_regress.base.jobspec import BaseConfig, JobSpec
 from verl_regress.base.owner import Owner
 from verl_regress.plan import plan
@@ -188,7 +188,7 @@ def test_the_whole_submission_is_the_expected_one(checkout, prepared, monkeypatc
 @pytest.mark.parametrize(("base", "ranks"), [("dev", "gpus"), ("prod", "gpus"), ("npu", "gpus"), ("cpu", "workers")])
 def test_each_shape_of_a_cluster_divides_the_batches(workload, workers, each, base, ranks):
     document = documents.parse((REPO / f"env/ray/{base}.yaml").read_text(), base, "base_config")
-    merged = merge(*of_profile(WORKLOADS[workload], document.content["trainer_overrides"], base))
+    merged = merge(*of_profile(WORKLOADS[workload], document.content["trainer_overrides"], base), wrong=Refusals())
     said = dict(of_shape(override.text, workers, each).lstrip("+").split("=", 1) for override in merged)
 
     def number(key, otherwise=None):

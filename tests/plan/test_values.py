@@ -10,10 +10,11 @@ from hermetic import REPO
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from shared_fixtures import write
 
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, Refusals
 from verl_regress.plan import values
 from verl_regress.plan.compose import compose
 from verl_regress.plan.overrides import Override, merge, of_command_line, of_shape
+from verl_regress.plan.source import Source
 
 RELEASES = ("0.7.1", "0.8.0", "0.9.1", "main")
 # What is pasted for a value of each kind, with {} for verl's own.
@@ -32,7 +33,9 @@ parser = OverridesParser.create()
 
 def composed(snapshot, override):
     given = override if isinstance(override, Override) else Override(override, "OVERRIDES")
-    return compose(snapshot, {"code_id": "codeA", "verl_version": "0.7.1"}, "verl.trainer.main_ppo", merge([given]))
+    code = {"code_id": "codeA", "verl_version": "0.7.1"}
+    with Refusals() as wrong:
+        return compose(snapshot, code, "verl.trainer.main_ppo", merge([given], wrong=wrong), wrong)
 
 
 def refusal(snapshot, override):
@@ -70,7 +73,7 @@ def is_refused(key, default, value, checks):
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_pasted_value_of_any_number_flag_or_list_of_a_release_is_refused(release, tmp_path):
-    checks, tried = values.Values(tmp_path, "it"), 0
+    checks, tried = values.Values(Source(tmp_path), "it"), 0
     for config in configs(release).values():
         for key, default in leaves(config):
             kind = values._kind(default).removeprefix("a ")
@@ -99,7 +102,7 @@ def shipped():
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_is_shipped_is_accepted_for_every_release(release, tmp_path):
-    checks, tried = values.Values(tmp_path, "it"), 0
+    checks, tried = values.Values(Source(tmp_path), "it"), 0
     for config in configs(release).values():
         own = dict(leaves(config))
         for override in (Override(text.lstrip("?!"), "shipped") for text in shipped()):

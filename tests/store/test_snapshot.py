@@ -406,3 +406,10 @@ def test_an_id_that_names_a_tree_names_no_other(root):
         f"verl-{made}, or something else."
     )
     make(root, "verl-main", other)  # no hash
+
+
+def test_a_file_that_does_not_compile_is_in_the_record_and_said(root, capsys):
+    """Before: the step that compiles dropped it, and the job failed when it imported the file."""
+    record = make(root, tree={**TREE, "verl/trainer/broken.py": b"def f(:\n"})
+    assert [*record["broken"]] == ["verl/trainer/broken.py"]
+    assert "(verl/trainer/broken.py: " in capsys.readouterr().err

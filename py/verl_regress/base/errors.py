@@ -2,7 +2,8 @@
 
 import enum
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class Exit(enum.IntEnum):
@@ -60,13 +61,42 @@ class RegressError(Exception):
     def __init__(self, message: str, status: Exit = Exit.OWN_ERROR) -> None:
         super().__init__(message)
         self.status = status
+        self.sentences: tuple[str, ...] = (message,)
 
 
 class BadInput(RegressError):
-    """The input cannot be used; nothing was created."""
+    """The input cannot be used; nothing was created. It may have several faults, each with a sentence of its own."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, Exit.BAD_INPUT)
+    def __init__(self, *sentences: str) -> None:
+        super().__init__(" ".join(sentences), Exit.BAD_INPUT)
+        self.sentences = sentences
+
+
+class Refusals:
+    """Collects the faults of one request, so that the user sees all of them at once: at the end of its `with` one BadInput has them all.
+
+    A BadInput that nobody notes ends the work, as ever; those noted before come first.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note a BadInput that is raised inside, and go on after it."""
+        try:
+            yield
+        except BadInput as error:
+            self.found += error.sentences
+
+    def __enter__(self) -> "Refusals":
+        return self
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        if error is None or isinstance(error, BadInput):
+            self.found += error.sentences if error else ()
+            if self.found:
+                raise BadInput(*dict.fromkeys(self.found)) from None
 
 
 class Unreadable(RegressError):

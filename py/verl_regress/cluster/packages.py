@@ -123,6 +123,18 @@ def of_nodes(root: SharedRoot, cluster: str, up: Iterable[Node]) -> tuple[list[N
     return known, unknown
 
 
+def listed(root: SharedRoot, cluster: str) -> list[NodePackages]:
+    """What the nodes of a cluster listed last, for whoever does not ask Ray which of them are up."""
+    known = []
+    for path in sorted(root.ray_logs(cluster).glob("*.packages.json")):
+        with suppress(OSError, ValueError, LookupError):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            node = path.name.removesuffix(".packages.json")
+            facts = (content[key] for key in ("python", "environment", "packages"))
+            known.append(NodePackages(node, node == "head", *facts))
+    return known
+
+
 def recorded(known: Sequence[NodePackages]) -> dict[str, Any]:
     """The nodes' packages for config/packages.json: each distinct list once, with the nodes that have it.
 

@@ -7,9 +7,9 @@ import ast
 import difflib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,16 @@ from typing import Any
 import hydra
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.errors import BadInput, Refusals, shown
 from verl_regress.base.files import value_at
 from verl_regress.plan.devices import Devices
 from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override
+from verl_regress.plan.source import Source
 from verl_regress.plan.values import Values
+from verl_regress.plan.workloads import FIXED_KEYS
 
 # Text that Hydra and OmegaConf add to their messages, for readers of their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")
@@ -38,11 +39,14 @@ _COUNTS = tuple(f"trainer.{name}" for name in ("total_training_steps", "total_ep
 
 @dataclass(frozen=True)
 class Composed:
-    """The result of composing: the overrides that are kept, the optional ones without a key, and verl's config as YAML."""
+    """The result of composing: the overrides that are kept, the optional ones without a key, verl's config as YAML, and the keys of verl's
+    own config that have another value now.
+    """
 
     overrides: tuple[Override, ...]
     left_out: tuple[Override, ...]
     text: str
+    changed: frozenset[str] = frozenset()
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -74,31 +78,96 @@ class Composed:
         return {override.parts()[1]: override.origin for override in self.overrides}
 
 
-def compose(code_path: Path, code: Mapping[str, Any], module: str, overrides: Sequence[Override]) -> Composed:
+def compose(
+    code_path: Path, code: Mapping[str, Any], module: str, overrides: Sequence[Override], wrong: Refusals
+) -> Composed:
     """Compose the config of verl's `module` in the snapshot at `code_path`; `code` is the snapshot's record.
 
-    Raises BadInput for a snapshot without that trainer, and for an override that Hydra, verl's config or `Values` refuses.
+    An override that Hydra, verl's config or `Values` refuses is noted in `wrong`, and the config is composed without it where it must be.
+    Raises BadInput for a snapshot without that trainer, and for overrides of which Hydra does not say which one it refuses.
     """
     snapshot = f"CODE_ID={code['code_id']} (verl {code['verl_version']})"
     directory, name = _config_of(code_path, module, snapshot)
-    checks, where = Values(code_path, f"verl {code['verl_version']}"), f"{name} of {snapshot}"
+    where = f"{name} of {snapshot}"
     with hydra.initialize_config_dir(str(directory), version_base=None), _noting_what_applies(overrides) as own:
-        try:
-            config = hydra.compose(name, overrides=[override.text for override in overrides])
-        except Exception as error:  # apart from its own errors, Hydra raises ValueError and AssertionError
-            raise _refusal(error, overrides, own.config, where) from None
-    kept, value = tuple(override for override in overrides if override not in own.left_out), partial(_value, config)
-    for override in kept:
-        if override.text in own.changes and override.origin != OURS:
-            checks.need_type(override.shown, override.text, *own.changes[override.text], value)
-            if not override.optional:
-                checks.need_read(override.shown, override.text, value)
-    composed = Composed(kept, tuple(own.left_out), _as_yaml(config, kept, where))
+        config, given = _composed_by_hydra(name, overrides, own, where, wrong)
+    source, release = Source(code_path), f"verl {code['verl_version']}"
+    checks = Checks(Values(source, release), partial(_value, config))
+    for override, error in own.refused:
+        with wrong.noted():
+            raise _refusal(error, override, own, where, checks)
+    gone = [*own.left_out, *(override for override, _ in own.refused)]
+    applied = [override for override in given if override not in gone]
+    kept = tuple(override for override in applied if _is_taken(override, own, config, checks, wrong))
+    changes = ((each.parts(), own.changes[each.text]) for each in kept if each.text in own.changes)
+    changed = frozenset(key for (prefix, key), (default, value) in changes if not prefix and default != value)
+    composed = Composed(kept, tuple(own.left_out), _as_yaml(config, kept, where, wrong), changed)
     for key in _COUNTS:
         count = composed.value(key)
         if count is not None and (type(count) is not int or count < 1):
-            raise BadInput(f"{composed.named(key, count)} is not usable: it must be a whole number of at least 1.")
+            with wrong.noted():
+                raise BadInput(f"{composed.named(key, count)} is not usable: it must be a whole number of at least 1.")
     return composed
+
+
+def _is_taken(override: Override, own: "_Own", config: Any, checks: "Checks", wrong: Refusals) -> bool:
+    """Whether the override passes the checks; otherwise that is noted, and `config` gets verl's own value again."""
+    default, value = own.changes.get(override.text, (None, None))
+    if value is None or override.origin == OURS:
+        return True
+    before = len(wrong.found)
+    with wrong.noted():
+        checks.need(override, default, value)
+    if len(wrong.found) == before:
+        return True
+    OmegaConf.update(config, override.parts()[1], default, merge=False, force_add=True)
+    return False
+
+
+def _composed_by_hydra(
+    name: str, overrides: Sequence[Override], own: "_Own", where: str, wrong: Refusals
+) -> tuple[Any, list[Override]]:
+    """The config, and the overrides that Hydra can read and apply to its list of defaults; the others are noted in `wrong`."""
+    given = list(overrides)
+    while True:
+        own.left_out.clear()
+        own.refused.clear()
+        try:
+            return hydra.compose(name, overrides=[override.text for override in given]), given
+        except Exception as error:  # apart from its own errors, Hydra raises ValueError and AssertionError
+            culprit = _culprit(error, given)
+            refusal = _does_not_fit(error, culprit, where)
+            if culprit is None:
+                raise refusal from None
+            wrong.found += refusal.sentences
+            given.remove(culprit)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What an override of the user must pass; `value` gives the composed config's value at a key."""
+
+    values: Values
+    value: Callable[[str], Any]
+
+    def need(self, override: Override, default: Any, value: Any) -> None:
+        """Raise BadInput for a `value` that verl's config or code does not take where it has `default`."""
+        self.values.need_type(override.shown, override.text, default, value, self.value)
+        if override.optional or override.fixed:
+            return
+        self.values.need_read(override.shown, override.text, self.value)
+        prefix, key = override.parts()
+        if prefix != "++":
+            self.values.words.need(override.shown, key, default, value, self.value)
+
+    def passes(self, key: str, override: Override, value: Any) -> bool:
+        """Whether the override would pass them with this key instead of its own, as what we advise must; `value` is its value."""
+        try:
+            instead = replace(override, text=f"{key}={override.text.partition('=')[2]}")
+            self.need(instead, self.value(key), value)
+        except BadInput:
+            return False
+        return not any(f"{fixed}.".startswith(f"{key}.") for fixed in FIXED_KEYS)
 
 
 def _config_of(code_path: Path, module: str, snapshot: str) -> tuple[Path, str]:
@@ -117,11 +186,14 @@ def _config_of(code_path: Path, module: str, snapshot: str) -> tuple[Path, str]:
 
 @dataclass
 class _Own:
-    """verl's own config, with Hydra's; by text of an override verl's value and the new one; the optional overrides without a key."""
+    """verl's own config, with Hydra's; by text of an override verl's value and the new one; the optional overrides without a key; and
+    the overrides that Hydra cannot apply, with its errors.
+    """
 
     config: Any = None
     changes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     left_out: list[Override] = field(default_factory=list)
+    refused: list[tuple[Override, Exception]] = field(default_factory=list)
 
 
 @contextmanager
@@ -134,7 +206,7 @@ def _noting_what_applies(overrides: Sequence[Override]) -> Iterator[_Own]:
     loader: Any = ConfigLoaderImpl
     yaml_module: Any = yaml
     apply, slow, own = loader._apply_overrides_to_config, yaml.SafeLoader, _Own()
-    optional = {override.text: override for override in overrides if override.optional}
+    known = {override.text: override for override in overrides}
     needed = [f"{override.parts()[1]}." for override in overrides if not override.optional]
 
     def note(given: Any, config: Any) -> None:
@@ -143,19 +215,20 @@ def _noting_what_applies(overrides: Sequence[Override]) -> Iterator[_Own]:
             if not each.is_delete() and each.value() is not None:
                 own.changes[each.input_line] = (_value(config, each.key_or_group), each.value())
         for each in given:
-            override, above = optional.get(each.input_line), each.key_or_group.rpartition(".")[0]
+            override, above = known[each.input_line], each.key_or_group.rpartition(".")[0]
             is_there = isinstance(_value(config, above), Mapping) or any(key.startswith(f"{above}.") for key in needed)
-            if override is None:
-                apply([each], config)
-            elif above and "+" in override.parts()[0] and not is_there:  # nor does another override make it
+            if override.optional and above and "+" in override.parts()[0] and not is_there:  # nor does another make it
                 own.left_out.append(override)
-            else:
-                try:
-                    apply([each], config)
-                except ConfigCompositionException as error:
-                    if not str(error).startswith(_NO_KEY):
-                        raise
+                continue
+            below = _value_above(config, each.key_or_group)
+            try:
+                apply([each], config)
+            except Exception as error:  # apart from its own errors, Hydra raises ValueError and AssertionError
+                _restore(config, below)
+                if override.optional and str(error).startswith(_NO_KEY):
                     own.left_out.append(override)
+                else:
+                    own.refused.append((override, error))
 
     loader._apply_overrides_to_config, yaml_module.SafeLoader = staticmethod(note), _LOADER
     sys.modules["verl"] = None  # type: ignore[assignment]  # Python: it cannot be imported
@@ -166,15 +239,29 @@ def _noting_what_applies(overrides: Sequence[Override]) -> Iterator[_Own]:
         del sys.modules["verl"]
 
 
-def _as_yaml(config: Any, overrides: Sequence[Override], where: str) -> str:
+def _value_above(config: Any, key: str) -> tuple[str, Any] | None:
+    """A part of the key that has a value which is no mapping, with that value: Hydra (1.3) empties it before it refuses the key."""
+    parts = key.split(".")
+    above = [".".join(parts[:depth]) for depth in range(1, len(parts))]
+    values = ((name, _value(config, name)) for name in above)
+    return next((each for each in values if each[1] is not None and not isinstance(each[1], Mapping)), None)
+
+
+def _restore(config: Any, below: tuple[str, Any] | None) -> None:
+    if below is not None:
+        OmegaConf.update(config, *below, merge=False, force_add=True)
+
+
+def _as_yaml(config: Any, overrides: Sequence[Override], where: str, wrong: Refusals) -> str:
     """The config with every ${…} filled in, except where only the job's processes have the value."""
     try:
         return str(OmegaConf.to_yaml(config, resolve=True))
     except OmegaConfBaseException as error:
         key = f"{error.full_key}.".replace("[", ".")
-        for override in overrides:
+        for override in overrides if not wrong.found else ():  # or it may fail because of those that are left out
             if key.startswith(f"{override.parts()[1]}."):
-                raise _does_not_fit(error, override, where) from None
+                wrong.found += _does_not_fit(error, override, where).sentences
+                break
         return f"# ${{…}} is not filled in: {str(error).splitlines()[0]}\n{OmegaConf.to_yaml(_filled_in(config))}"
 
 
@@ -196,20 +283,27 @@ def _value(config: Any, key: str) -> Any:
         return None
 
 
-def _refusal(error: Exception, overrides: Sequence[Override], config: Any, where: str) -> BadInput:
-    """Hydra's error as a sentence about the override that it quotes, or else the one with a key that it names."""
+def _culprit(error: Exception, overrides: Sequence[Override]) -> Override | None:
+    """The override that Hydra's error quotes, or else the one with a key that it names."""
     said = f"{getattr(error, 'override', '')}\n{error}"
     quoted = [each for each in overrides if re.search(rf"(^|\s|'){re.escape(each.text)}('|\s|$)", said)]
-    culprit = next(iter([*quoted, *(each for each in overrides if f"'{each.parts()[1]}'" in said)]), None)
-    if culprit is None or not str(error).startswith(_NO_KEY):
+    return next(iter([*quoted, *(each for each in overrides if f"'{each.parts()[1]}'" in said)]), None)
+
+
+def _refusal(error: Exception, culprit: Override, own: _Own, where: str, checks: Checks) -> BadInput:
+    """Hydra's error about an override as a sentence, in which all advice passes `checks`."""
+    if not str(error).startswith(_NO_KEY):
         return _does_not_fit(error, culprit, where)
     key = culprit.parts()[1]
     if culprit.origin == DETERMINISTIC:
         cure = "name a snapshot whose verl has it, or leave DETERMINISTIC out"
         return BadInput(f"{DETERMINISTIC} needs {key}, which {where} lacks: {cure}.")
-    near = _nearest(config, key)
-    cure = f"did you mean {' or '.join(near)}? To add" if near else "to add"
-    return BadInput(f"{culprit.shown} sets a key that {where} lacks: {cure} a new key, write '+{shown(culprit.text)}'.")
+    value = own.changes.get(culprit.text, (None, None))[1]
+    near = [each for each in _nearest(own.config, key) if checks.passes(each, culprit, value)][:_SHOWN]
+    cures = [f"did you mean {' or '.join(near)}?"] if near else []
+    if checks.passes(f"+{key}", culprit, value):
+        cures.append(f"{'To' if near else 'to'} add a new key, write '+{shown(culprit.text)}'.")
+    return BadInput(f"{culprit.shown} sets a key that {where} lacks: {' '.join(cures) or 'leave it out.'}")
 
 
 def _does_not_fit(error: Exception, culprit: Override | None, where: str) -> BadInput:
@@ -223,10 +317,11 @@ def _does_not_fit(error: Exception, culprit: Override | None, where: str) -> Bad
 
 def _nearest(config: Any, key: str) -> list[str]:
     """The real keys that `key` may have meant: those with the same end first, then the most similar."""
-    keys = [each for each, _ in leaves(OmegaConf.to_container(config)) if not each.startswith("hydra.")]
+    own = (each for each, _ in leaves(OmegaConf.to_container(config)) if not each.startswith("hydra."))
+    keys = [each for each in own if not each.endswith("._target_")]
     alike = [each for each in keys if each.split(".")[-1] == key.split(".")[-1]]
     near = difflib.get_close_matches(key, alike, _SHOWN, 0.3) + difflib.get_close_matches(key, keys, _SHOWN, 0.75)
-    return list(dict.fromkeys(near))[:_SHOWN]
+    return list(dict.fromkeys(near))
 
 
 def leaves(node: Any, above: str = "") -> Iterator[tuple[str, Any]]:

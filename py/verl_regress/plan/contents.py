@@ -1,129 +1,46 @@
-"""What data and models on the shared root must contain for a job to take its first step: read from footers and headers, never as a whole.
+"""What models and checkpoints on the shared root must contain for a job to begin with their weights: read from headers, never as a whole.
 
 Only what certainly fails is refused. verl's loaders were read in 0.7.1 to 0.9.1.
 """
 
 import json
 import re
+import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
-from math import prod
 from pathlib import Path
 
-from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.errors import BadInput, Refusals, shown
 from verl_regress.base.layout import SharedRoot
 from verl_regress.jobs import checkpoints
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.inputs import Input
 from verl_regress.plan.workloads import Workload
-from verl_regress.store.datasets import parquet_of
 
 _MOST_HEADER = 100_000_000  # bytes: the most that safetensors reads
 _INDEX, _ONE = "model.safetensors.index.json", "model.safetensors"
+# What ends the names of files of weights that transformers loads; a name in torch's pickle; and what a wrapper puts into a tensor's name.
+_OF_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf")
+_TENSOR = re.compile(rb"[\w.]+\.(?:weight|bias)\b")
+_WRAPPED = re.compile(
+    r"^(?:base_model\.model|module|_orig_mod)\.|\.(?:base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector)\b"
+    r"|_fsdp_wrapped_module|_checkpoint_wrapped_module|_flat_param"
+)
 # In the names of the files that can be one.
 _OF_TOKENIZER = ("tok", "vocab", "spiece", "sentencepiece", "bpe", ".model", ".py")
-_TRAIN, _BATCHES = "data.train_files", ("data.train_batch_size", "data.gen_batch_size")
 _RESUMED, _CHECKPOINT = "trainer.resume_from_path", re.compile("global_step_[0-9]+$")
-# What can split sequences, and the model whose attention it uses.
-_SEQUENCES = {"actor_rollout_ref.actor": "actor_rollout_ref.model", "critic": "critic.model", "engine": "model"}
 _TRAINED = ("actor_rollout_ref.model", "model")  # whose tokenizer the job uses
 
 
-def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterable[Input]) -> int | None:
-    """Raise BadInput for data, a model or a checkpoint with which the trainer cannot take its first step, and for sizes that do not divide.
-
-    Returns how many rows an epoch of the training data has; None if that is not known.
-    """
-    # The user's own class reads the files in its own way.
-    rows = None if composed.value("data.custom_cls.path") else _check_data(root, workload, composed)
-    if workload.has_reward:
-        _check_shape(composed)
-    _check_sequence(composed)
-    for one in read:
-        if not root.has(one.path):
-            continue
+def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterable[Input], wrong: Refusals) -> None:
+    """Note in `wrong` a model or a checkpoint with which the trainer cannot take its first step, or would begin with other weights."""
+    for one in filter(lambda each: root.has(each.path), read):
         # An index that is not one is left for verl.
-        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        with wrong.noted(), suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             if one.key.endswith("model.path"):
                 _check_model(one, composed)
-    _check_checkpoint(root, workload, composed)
-    return rows
-
-
-def _check_shape(composed: Composed) -> None:
-    """What verl asserts once its trainer runs (validate_config), and of its engines when they begin."""
-    gpus, actor, resource = composed.devices.trainer, "actor_rollout_ref.actor", composed.devices.resource
-    rollout = "actor_rollout_ref.rollout"
-    keys = ("data.train_batch_size", f"{rollout}.n")
-    batch, answers = (value if isinstance(value := composed.value(key), int) else 0 for key in keys)
-    is_cut = composed.value(f"{actor}.use_dynamic_bsz") is False and composed.value(f"{actor}.strategy") != "megatron"
-    if gpus and is_cut and batch * answers % gpus:
-        raise BadInput(
-            f"{composed.named(keys[0], batch)} with {keys[1]}={answers} gives {batch * answers} answers, which {gpus} {resource} cannot share evenly: "
-            f"write {keys[0]}={-(-batch // gpus) * gpus}."
-        )
-    # Then the rollout has GPUs of its own, or its replicas are divided in another way.
-    is_apart = composed.value("trainer.v1.trainer_mode") == "separate_async"
-    is_other = is_apart or composed.value(f"{rollout}.disaggregation.enabled") is True
-    parallel = [f"{rollout}.{of}_parallel_size" for of in ("tensor_model", "data", "pipeline_model")]
-    sizes = {key: size for key in parallel if isinstance(size := composed.value(key), int) and size > 1}
-    each = prod(sizes.values())  # of one replica
-    if gpus and gpus % each and not is_other:
-        fits = next(less for less in range(each, 0, -1) if gpus % less == 0)
-        raise BadInput(
-            f"{' times '.join(composed.named(*size) for size in sizes.items())} does not divide the job's {gpus} {resource} (trainer.nnodes "
-            f"times trainer.n_gpus_per_node): write {fits}{' as their product' if len(sizes) > 1 else ''}."
-        )
-
-
-def _check_sequence(composed: Composed) -> None:
-    """verl splits a sequence inside flash attention alone (monkey_patch.py, 0.9.1): with another one each rank would see its part only."""
-    for part, model in _SEQUENCES.items():
-        key, chosen = f"{part}.ulysses_sequence_parallel_size", f"{model}.override_config.attn_implementation"
-        size, attention = composed.value(key), composed.value(chosen)
-        if isinstance(size, int) and size > 1 and attention and not str(attention).startswith("flash_attention"):
-            raise BadInput(
-                f"{composed.named(key, size)} splits sequences, which verl does in flash attention alone, and {chosen} is {attention}: "
-                f"write ++{chosen}=flash_attention_2, with an image that has flash-attn, or leave {key} out."
-            )
-
-
-def _check_data(root: SharedRoot, workload: Workload, composed: Composed) -> int | None:
-    """Check the columns and the rows; returns as `check` does."""
-    column_key, rows = "data.prompt_key" if workload.has_reward else "data.messages_key", {}
-    for key in (_TRAIN, "data.val_files"):
-        named = composed.value(key) or []
-        files = map(str, named if isinstance(named, list) else [named])
-        rows[key] = [_rows_of(root, composed, key, file, column_key) for file in files]
-    is_own_choice = composed.value("data.sampler.class_path") or composed.value("data.datagen.path")
-    known = [count for count in rows[_TRAIN] if count is not None]
-    if is_own_choice or not known or len(known) < len(rows[_TRAIN]):
-        return None
-    most = composed.value("data.train_max_samples")
-    used = min(sum(known), most) if isinstance(most, int) and most > 0 else sum(known)
-    sizes = [size for key in _BATCHES if isinstance(size := composed.value(key), int)]
-    if sizes and used < min(sizes):
-        raise BadInput(
-            f"{composed.named(_TRAIN, composed.value(_TRAIN))} gives {used} rows, which make no batch of {min(sizes)}: write a smaller "
-            "data.train_batch_size, or name more rows."
-        )
-    return used
-
-
-def _rows_of(root: SharedRoot, composed: Composed, key: str, file: str, column_key: str) -> int | None:
-    """The number of rows of a parquet file on the shared root; None for any other, and where pyarrow is not. Raises BadInput."""
-    path, column = Path(file.removeprefix("file://")), composed.value(column_key)
-    if path.suffix != ".parquet" or not root.has(path):
-        return None
-    try:
-        names, count = parquet_of(path, composed.named(key, path))
-    except ImportError:
-        return None
-    if isinstance(column, str) and column not in names:
-        raise BadInput(
-            f"{composed.named(key, path)} has no column {shown(column)!r} ({column_key} of verl's config): name one of {shown(', '.join(names))}."
-        )
-    return count
+    with wrong.noted():
+        _check_checkpoint(root, workload, composed)
 
 
 def _check_checkpoint(root: SharedRoot, workload: Workload, composed: Composed) -> None:
@@ -152,6 +69,7 @@ def _check_model(one: Input, composed: Composed) -> None:
         problem = _problem_of(one.path / name)
         if problem:
             raise BadInput(f"{one.named} is not usable, because {shown(name)} {problem}: copy the model again.")
+    _need_own_names(one, names, weights)
     above = one.key.rpartition(".")[0]
     is_bare = weights and not any(mark in name.lower() for name in names for mark in _OF_TOKENIZER)
     if is_bare and above in _TRAINED and not composed.value(f"{above}.tokenizer_path"):
@@ -159,6 +77,42 @@ def _check_model(one: Input, composed: Composed) -> None:
             f"{one.named} has weights, and no file of a tokenizer: copy the model's tokenizer.json and tokenizer_config.json there, or name "
             f"a folder that has them with {above}.tokenizer_path."
         )
+
+
+def _need_own_names(one: Input, names: set[str], weights: set[str]) -> None:
+    """transformers draws a weight at random, with a warning in the log, if no tensor has its name (4.57, 5.10).
+
+    Raises BadInput if the folder has no weights, or has those of a wrapper that was saved with its model inside.
+    """
+    known = weights or {name for name in names if name.endswith(_OF_WEIGHTS)}
+    if not known:
+        above = one.path.parent if one.path.name == "huggingface" else Path("CHECKPOINT/actor")
+        raise BadInput(
+            f"{one.named} has a config.json and no weights, as the folder huggingface of a checkpoint has: merge the checkpoint first ("
+            f"python3 -m verl.model_merger merge --backend fsdp --local_dir {above} --target_dir NEW), and name the new folder."
+        )
+    for name in sorted(known):
+        found = next(filter(_WRAPPED.search, _tensors_of(one.path / name)), None)
+        if found is not None:
+            raise BadInput(
+                f"{one.named} is not a model as transformers loads it, because {shown(name)} has {shown(found, 80)}, the name in a wrapper that "
+                "was saved with it (LoRA, FSDP, DDP or compile), so that all weights would be drawn at random: merge it (python3 -m "
+                "verl.model_merger merge, or peft's merge_and_unload), and name the merged model."
+            )
+
+
+def _tensors_of(weights: Path) -> list[str]:
+    """The names of the tensors in a file of weights: by the header of safetensors, or in the pickle of torch's zip."""
+    if weights.suffix == ".safetensors":
+        with weights.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            return list(json.loads(file.read(min(length, _MOST_HEADER))))
+    if not zipfile.is_zipfile(weights):
+        return []
+    with zipfile.ZipFile(weights) as archive:
+        pickles = [each for each in archive.infolist() if each.filename.endswith("/data.pkl")]
+        texts = [archive.read(each) for each in pickles if each.file_size <= _MOST_HEADER]
+    return [name.decode() for text in texts for name in _TENSOR.findall(text)]
 
 
 def _problem_of(weights: Path) -> str | None:

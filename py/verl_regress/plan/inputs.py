@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.errors import BadInput, Refusals, shown
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.trust import need
 from verl_regress.plan.compose import CONFIG, Composed, leaves
 from verl_regress.plan.environment import Environment
-from verl_regress.plan.overrides import OURS
+from verl_regress.plan.overrides import OURS, TRAIN_SEED
 from verl_regress.plan.reward_fn import parsed
 
 # Read in verl 0.7.1 to 0.9.1 and main: the ends of keys that name files; of keys for what the job writes; and the key for what it either
@@ -28,6 +28,7 @@ _WRITTEN = (
     "default_local_dir", "default_hdfs_dir", "rollout_data_dir", "validation_data_dir", "save_path", "timeline_json_file",
     "record_file", "prometheus.file", "cache_dir", "download_dir", "log_dir", "output_dir", "save_dir", "temp_dir",
 )  # fmt: skip
+_CACHES = ("cache_dir", "download_dir")  # of these, which are shared on purpose
 _DUMPED = "dump_dir"
 _CODE = (".py", ".pyc", ".so")
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")  # of the Hugging Face hub
@@ -41,7 +42,8 @@ class Input:
     """A file or folder that the job reads, under the key of verl's config that names it; `named` is how messages name it, and who did.
 
     `fact` is the name under which runs compare its content; None: they do not, because each run continues from a checkpoint of its own
-    side. What is `outside` the shared root only the nodes may have. One that is not `needed` may be missing.
+    side. What is `outside` the shared root only the nodes may have. One that is not `needed` may be missing. Of a folder that `is_code`
+    the Python files count, by size and time.
     """
 
     key: str
@@ -50,6 +52,7 @@ class Input:
     fact: str | None
     needed: bool = True
     outside: bool = False
+    is_code: bool = False
 
 
 class Artefact(NamedTuple):
@@ -61,27 +64,58 @@ class Artefact(NamedTuple):
 
 
 def find(
-    root: SharedRoot, environment: Environment, job: JobDir, composed: Composed, artefacts: Mapping[str, Artefact]
+    root: SharedRoot,
+    environment: Environment,
+    job: JobDir,
+    composed: Composed,
+    artefacts: Mapping[str, Artefact],
+    wrong: Refusals,
 ) -> tuple[Input, ...]:
     """The inputs of `job`, each path once, without what is in its own directory. `artefacts` has what our own overrides name, by path.
 
-    Raises BadInput for one that the user named and that is relative or missing, and for one that another user can change.
+    One that the user named and that is relative or missing, and one that another user can change, is noted in `wrong`.
     """
     texts = [(key, text) for key, text in leaves(composed.config) if isinstance(text, str) and text]
     found: dict[Path, Input] = {}
+    refused: set[str] = set()
     # What a user named comes first.
     for key, text in sorted(texts, key=lambda each: composed.origin_of(each[0]) is None):
         origin = composed.origin_of(key)
         artefact = artefacts.get(text) if origin == OURS else None
-        one = _input(root, environment, key, text, origin, artefact)
-        if one is not None and not one.path.is_relative_to(job.first.path) and one.path not in found:
-            found[one.path] = one
-            _need(root, one, artefact)
-            for module in _imported_by(one.path) if one.path.suffix == ".py" and root.has(one.path) else ():
-                beside = Input(key, module, f"{key}={shown(str(module))} (from an import in {one.path})", one.fact)
-                if found.setdefault(module, beside) is beside:
-                    _need(root, beside)
+        with wrong.noted():
+            _need_own_output(root, job, composed, key, text)
+            one = _input(root, environment, key, text, origin, artefact)
+            if one is not None and not one.path.is_relative_to(job.first.path) and one.path not in found:
+                found[one.path] = one
+                _need_once(root, one, artefact, refused)
+                for module in _imported_by(one.path) if one.path.suffix == ".py" and root.has(one.path) else ():
+                    beside = Input(key, module, f"{key}={shown(str(module))} (from an import in {one.path})", one.fact)
+                    if found.setdefault(module, beside) is beside:
+                        _need(root, beside)
     return tuple(found.values())
+
+
+def _need_own_output(root: SharedRoot, job: JobDir, composed: Composed, key: str, text: str) -> None:
+    """Raise BadInput for a place on the shared root where each job that has this setting would write over the others' files."""
+    is_cache = key.endswith(_CACHES) or not key.endswith(_WRITTEN)
+    if is_cache or composed.origin_of(key) in (None, OURS, TRAIN_SEED) or not root.has(path := Path(text)):
+        return
+    if not path.is_relative_to(job.first.path) and job.ray_id not in text:
+        raise BadInput(
+            f"{composed.named(key, text)} is where each job that has it would write over the files of the others: leave it out, or write "
+            f"{key}={text.rstrip('/')}/${{trainer.experiment_name}}, which is the job's own name."
+        )
+
+
+def _need_once(root: SharedRoot, one: Input, artefact: Artefact | None, refused: set[str]) -> None:
+    """As `_need`, but once for all files of a data set that was never made; `refused` has what was refused before."""
+    try:
+        _need(root, one, artefact)
+    except BadInput:
+        if one.named in refused:
+            return
+        refused.add(one.named)
+        raise
 
 
 def _input(
@@ -102,6 +136,8 @@ def _input(
     cached = hub / f"models--{plain.replace('/', '--')}" if is_old_repo or _REPO.fullmatch(plain) else None
     if cached is not None and (os.path.lexists(cached) or (is_of_model and not is_old_repo)):
         path, may_be_missing = cached, True  # the nodes may fetch it
+        if is_named and root.has(cached) and not cached.is_dir():
+            _need_way_to_hub(environment, named, cached)
     elif not path.is_absolute():
         if is_named and (names_files or plain.startswith(("./", "../"))):
             what = "neither a repository in the hub's cache nor a whole path" if is_old_repo else "a relative path"
@@ -128,6 +164,17 @@ def _input(
         return None
     outside = root.escape_of(path) is not None
     return Input(key, path, named, _fact(key, path, is_model=is_model), is_named and not may_be_missing, outside)
+
+
+def _need_way_to_hub(environment: Environment, named: str, cached: Path) -> None:
+    """Raise BadInput for a repository that the cache lacks, in a job that may not ask the hub for it."""
+    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        if environment.variables.get(variable, "").lower() in ("1", "true", "yes", "on"):
+            raise BadInput(
+                f"{named} is not in the hub's cache ({cached}), and {variable}=1 (from {environment.origins.get(variable, 'the nodes')}) keeps the "
+                "job from fetching it: make it a model of the shared root with 'make prepare MODEL_SOURCE=hub:… MODEL=…' and name its folder, "
+                f"or write {variable}: '0' under env_vars of the JobSpec."
+            )
 
 
 def _fact(key: str, path: Path, *, is_model: bool) -> str | None:

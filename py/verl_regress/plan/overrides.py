@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.errors import BadInput, Refusals, shown
 from verl_regress.plan import values
 from verl_regress.plan.workloads import FIXED_KEYS, Workload
 
@@ -80,29 +80,34 @@ def of_profile(workload: Workload, by_workload: Mapping[str, Sequence[str]], ori
         ]
 
 
-def merge(*layers: Sequence[Override]) -> list[Override]:
+def merge(*layers: Sequence[Override], wrong: Refusals) -> list[Override]:
     """Later layers win key by key, in the order of first mention. Keys of FIXED_KEYS stay as in the first layer.
 
     A key that one layer adds (+, ++) stays an added key when a later one only sets it: Hydra would refuse it otherwise.
-    A key that is added and then deleted (~) is left out, for the same reason.
+    A key that is added and then deleted (~) is left out, for the same reason. What cannot be used is left out, and noted in `wrong`.
     """
     merged: dict[str, Override] = {}
     for number, layer in enumerate(layers):
         for override in layer:
-            prefix, key = override.parts()
-            if number > 0 and any(f"{fixed}.".startswith(f"{key}.") for fixed in FIXED_KEYS):
-                raise BadInput(f"{override.shown} is refused: a job writes only into its own directory; leave it out.")
-            if key in merged and merged[key].fixed and override.text != merged[key].text:
-                raise BadInput(
-                    f"{override.shown} is refused: here it is always {merged[key].text} ({merged[key].origin}); leave it out."
-                )
-            earlier = merged[key].parts()[0] if key in merged else ""
-            if (earlier, prefix) == ("+", "~"):
-                del merged[key]
-                continue
-            kept = earlier.replace("~", "") if not prefix else ""
-            merged[key] = replace(override, text=kept + override.text)
+            with wrong.noted():
+                _add(merged, override, is_ours=number == 0)
     return list(merged.values())
+
+
+def _add(merged: dict[str, Override], override: Override, *, is_ours: bool) -> None:
+    """Let an override win over what `merged` has for its key. Raises BadInput for one that cannot be used."""
+    prefix, key = override.parts()
+    before = merged.get(key)
+    if not is_ours and any(f"{fixed}.".startswith(f"{key}.") for fixed in FIXED_KEYS):
+        raise BadInput(f"{override.shown} is refused: a job writes only into its own directory; leave it out.")
+    if before is not None and before.fixed and override.text != before.text:
+        raise BadInput(f"{override.shown} is refused: here it is always {before.text} ({before.origin}); leave it out.")
+    earlier = before.parts()[0] if before is not None else ""
+    if (earlier, prefix) == ("+", "~"):
+        del merged[key]
+        return
+    kept = earlier.replace("~", "") if not prefix else ""
+    merged[key] = replace(override, text=kept + override.text)
 
 
 def with_file_logger(override: Override) -> Override:

@@ -3,21 +3,22 @@
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from verl_regress.base import ids
-from verl_regress.base.errors import BadInput, shown
+from verl_regress.base.errors import BadInput, Refusals, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.trust import need, trusted
-from verl_regress.plan import contents, inputs, plain_secrets, reward_fn
+from verl_regress.plan import contents, data_files, inputs, needs, plain_secrets, readers, reward_fn, sizes, user_code
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.inputs import Artefact, Input
 from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override, merge, of_profile, of_shape, with_file_logger
 from verl_regress.plan.request import Request
+from verl_regress.plan.source import Source
 from verl_regress.plan.steps import Steps, steps_of
 from verl_regress.plan.values import need_no_shell
 from verl_regress.plan.workloads import JobPaths
@@ -62,10 +63,11 @@ class Draft:
     environment: Environment
     overrides: list[Override]
 
-    def compose(self, code_path: Path, record: Mapping[str, Any]) -> Composed:
-        """Compose it with the config of the verl at `code_path`, as `compose` does, and check what both decide. Raises BadInput."""
-        composed = compose(code_path, record, self.request.workload.module, self.overrides)
-        self.environment.check_ray_init(composed)
+    def compose(self, code_path: Path, record: Mapping[str, Any], wrong: Refusals) -> Composed:
+        """Compose it with the config of the verl at `code_path`, as `compose` does, and check what both decide."""
+        composed = compose(code_path, record, self.request.workload.module, self.overrides, wrong)
+        with wrong.noted():
+            self.environment.check_ray_init(composed)
         return composed
 
 
@@ -168,8 +170,11 @@ class Plan(Draft):
         ]  # fmt: skip
 
 
-def draft(root: SharedRoot, request: Request) -> Draft:
-    """Check the request itself, and merge its layers; the command line wins, then the JobSpec, the base config, the knobs. Raises BadInput."""
+def draft(root: SharedRoot, request: Request, wrong: Refusals) -> Draft:
+    """Check the request itself, and merge its layers; the command line wins, then the JobSpec, the base config, the knobs.
+
+    An override that cannot be used is noted in `wrong` and left out. Raises BadInput.
+    """
     plain_secrets.check(request)  # first: other messages quote overrides and variables
     spec = request.spec
     if spec.shared_root is not None and Path(spec.shared_root) != root.path:
@@ -187,7 +192,7 @@ def draft(root: SharedRoot, request: Request) -> Draft:
     reward = None if spec.reward_fn_path is None else Path(root.fill_in(spec.reward_fn_path))
     paths = JobPaths(root.models / model.name, root.datasets / dataset.name, job, reward)
     artefacts = {f"{paths.dataset}/{name}": dataset for name in request.workload.data_files} | {str(paths.model): model}
-    overrides = _overrides(root, request, paths)
+    overrides = _overrides(root, request, paths, wrong)
     environment = Environment.build(root, request, code.path, job)
     size = len(json.dumps([environment.variables, [override.text for override in overrides]]))
     if size > _MOST_BYTES:
@@ -199,27 +204,74 @@ def draft(root: SharedRoot, request: Request) -> Draft:
 
 
 def make(root: SharedRoot, request: Request) -> Plan:
-    """Plan the submission of a new job, or of a further attempt of one. Raises BadInput."""
-    made = draft(root, request)
-    reward, code = made.paths.reward_fn, made.code
-    code = replace(code, record=snapshot.load(root, code.code_id, code.origin))
-    snapshot.need_whole(code.path, code.record, f"CODE_ID={code.code_id} (from {code.origin})")
-    composed = made.compose(code.path, code.record)
-    caches = _named_by_variables(root, made, ("HF_HOME", inputs.HUB), "or let its owner remove it", alone=True)
-    code_dirs = _named_by_variables(root, made, ("PYTHONPATH", _PRELOADED), "or name one of your own")
-    read = inputs.find(root, made.environment, made.paths.job, composed, made.artefacts)
-    reward_fn.check(root, composed, reward, request.spec.origin, code.path, code.record)
-    rows = contents.check(root, request.workload, composed, read)
-    steps = steps_of(code.path, request.workload, composed, rows)
-    decided = {**vars(made), "code": code, "composed": composed, "inputs": read, "steps": steps}
-    return Plan(**decided, code_dirs=code_dirs, caches=caches)
+    """Plan the submission of a new job, or of a further attempt of one. Raises BadInput, which has all that is wrong with the request."""
+    with Refusals() as wrong:
+        made = draft(root, request, wrong)
+        code = replace(made.code, record=snapshot.load(root, made.code.code_id, made.code.origin))
+        snapshot.need_whole(code.path, code.record, f"CODE_ID={code.code_id} (from {code.origin})")
+        composed = made.compose(code.path, code.record, wrong)
+        caches = _named_by_variables(root, made, ("HF_HOME", inputs.HUB), "or let its owner remove it", alone=True)
+        code_dirs = _named_by_variables(root, made, ("PYTHONPATH", _PRELOADED), "or name one of your own")
+        found = inputs.find(root, made.environment, made.paths.job, composed, made.artefacts, wrong)
+        read = _with_user_code(root, made, code_dirs, found, wrong)
+        # What refused overrides would have decided is not checked: it would be wrong because of them.
+        rows = None if wrong.found else _check_whole(root, replace(made, code=code), composed, read, wrong)
+        steps = steps_of(code.path, request.workload, composed, rows)
+        decided = {**vars(made), "code": code, "composed": composed, "inputs": read, "steps": steps}
+        return Plan(**decided, code_dirs=tuple(code_dirs), caches=tuple(caches))
+
+
+def _check_whole(
+    root: SharedRoot, made: Draft, composed: Composed, read: tuple[Input, ...], wrong: Refusals
+) -> int | None:
+    """Check what several settings decide together; returns how many rows an epoch of the training data has, None if that is not known."""
+    request, code, workload = made.request, made.code, made.request.workload
+    with wrong.noted():
+        reward_fn.check(root, composed, made.paths.reward_fn, request.spec.origin, code.path, code.record)
+    contents.check(root, workload, composed, read, wrong)
+    sizes.check(workload, composed, wrong)
+    with wrong.noted():
+        needs.check_keys(composed, made.environment)
+    data, source = data_files.check(root, workload, composed, code.path, wrong), Source(code.path)
+    names_loops = data.columns is None or "agent_name" in data.columns
+    running = readers.running(composed, source, workload, names_loops=names_loops)
+    readers.check(composed, source, workload, running, wrong)
+    with wrong.noted():
+        _need_compiled(code, running)
+    return data.rows
+
+
+def _need_compiled(code: Code, running: Collection[str]) -> None:
+    """Raise BadInput for a snapshot of whose files one that the trainer loads cannot be compiled."""
+    broken = next(((file, why) for file, why in code.record.get("broken", {}).items() if file in running), None)
+    if broken is not None:
+        raise BadInput(
+            f"CODE_ID={code.code_id} (from {code.origin}) has {broken[0]}, which Python cannot compile ({broken[1]}), and the trainer loads it: "
+            "fix it in your tree, and make a snapshot of that under another CODE_ID."
+        )
+
+
+def _with_user_code(
+    root: SharedRoot, made: Draft, folders: Mapping[Path, str], read: tuple[Input, ...], wrong: Refusals
+) -> tuple[Input, ...]:
+    """The inputs with the code that the job can import, and with what its files of tools and agent loops name."""
+    entries = made.environment.variables["PYTHONPATH"].split(os.pathsep)
+    is_whole = all(root.has(Path(entry)) or Path(entry).is_relative_to(HELPER_DIR) for entry in entries)
+    found = {one.path: one for one in read}
+    for one in user_code.named_in(root, read, folders, made.code.path, wrong, is_whole=is_whole):
+        found.setdefault(one.path, one)
+    for one in user_code.on_path(folders):
+        found.setdefault(one.path, one)
+    return tuple(found.values())
 
 
 def _named_by_variables(
     root: SharedRoot, made: Draft, names: tuple[str, ...], cure: str, *, alone: bool = False
-) -> tuple[Path, ...]:
-    """What these variables name on the shared root, but for the snapshot and the helper. Raises BadInput for what another user can change."""
-    found = []
+) -> dict[Path, str]:
+    """What these variables name on the shared root, but for the snapshot and the helper, with how messages name it. Raises BadInput for what
+    another user can change.
+    """
+    found = {}
     for name in names:
         separated = made.environment.variables.get(name, "").replace(" ", os.pathsep if name == _PRELOADED else " ")
         for entry in filter(None, separated.split(os.pathsep)):
@@ -228,9 +280,9 @@ def _named_by_variables(
                 is_of_node = entry in os.environ.get(name, "").split(os.pathsep)
                 said = made.environment.origins.get(name, "the knob SHARED_ROOT")
                 origin = "the nodes' own environment" if is_of_node else said
-                need(path, f"{name}={shown(entry)} (from {origin})", cure, alone=alone)
-                found.append(path)
-    return tuple(dict.fromkeys(found))
+                found[path] = f"{name}={shown(entry)} (from {origin})"
+                need(path, found[path], cure, alone=alone)
+    return found
 
 
 def _code_named(root: SharedRoot, request: Request) -> Code:
@@ -284,13 +336,17 @@ def _asked(root: SharedRoot, request: Request, kind: str) -> Artefact:
     return artefact
 
 
-def _overrides(root: SharedRoot, request: Request, paths: JobPaths) -> list[Override]:
+def _overrides(root: SharedRoot, request: Request, paths: JobPaths, wrong: Refusals) -> list[Override]:
     """The overrides of all layers as one list. A run with TRAIN_SEED is to be compared, so verl's file logger records it."""
     spec, base, workload, defaults = request.spec, request.base, request.workload, request.defaults
     reward = [] if paths.reward_fn is None else [f"{reward_fn.NEW_REWARD}.path={paths.reward_fn}"]
     merged = merge(
         [Override(text, OURS) for text in workload.overrides(paths)],
-        request.by_seed(paths.job.samples, *filter(None, [workload.samples_key])),  # such a run is to be compared
+        # Such a run is to be compared, by what it samples, too.
+        [
+            replace(each, fixed=True)
+            for each in request.by_seed(paths.job.samples, *filter(None, [workload.samples_key]))
+        ],
         *of_profile(workload, base.trainer_overrides, base.origin),
         [Override(text, spec.origin) for text in reward],
         [Override(text, spec.origin) for text in spec.trainer_overrides],
@@ -298,6 +354,7 @@ def _overrides(root: SharedRoot, request: Request, paths: JobPaths) -> list[Over
         request.by_seed(request.said.seed, *workload.seed_keys),
         request.said.overrides,
         request.attempt.overrides() if request.attempt is not None else [],
+        wrong=wrong,
     )
     texts = [of_shape(root.fill_in(each.text), defaults.workers, defaults.gpus_per_worker) for each in merged]
     filled = [replace(each, text=text) for each, text in zip(merged, texts, strict=True)]

@@ -23,7 +23,7 @@ _MOST_PARSED = 1_000_000  # bytes: Python takes 5 s and 400 MB to parse so much 
 # With one of these, a module may have names that its top level does not show.
 _DYNAMIC = re.compile(rb"\bimport \*|\b(__getattr__|exec|global|globals|locals|setattr|vars)\b")
 # Where verl keeps its reward managers, each in a file of its name (0.7.1 to 0.9.1), and what they add where a reward model runs.
-_MANAGERS = "verl/experimental/reward_loop/reward_manager"
+MANAGERS = "verl/experimental/reward_loop/reward_manager"
 _OF_REWARD_MODEL = {"reward_router_address", "reward_model_tokenizer"}
 
 
@@ -89,11 +89,22 @@ def check_file(path: Path, name: str, key: str, named: str) -> None:
         )
 
 
+def defines(path: Path, name: str) -> bool:
+    """Whether a Python file has this name at its top level, as far as that can be told without running it."""
+    try:
+        source = path.read_bytes()
+        symbols = symtable.symtable(source, str(path), "exec").get_symbols()  # type: ignore[arg-type]  # bytes, too
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return True  # whoever imports it says what is wrong
+    names = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+    return name in names or _DYNAMIC.search(source) is not None
+
+
 def _check_call(
     path: Path, name: str, named: str, composed: Composed, code_path: Path, code: Mapping[str, Any]
 ) -> None:
     """A function that is decorated, imported or assigned, and a reward manager of the user's own, may do anything: they are not checked."""
-    called = _keywords_of_call(code_path / _MANAGERS / f"{composed.value('reward.reward_manager.name')}.py")
+    called = _keywords_of_call(code_path / MANAGERS / f"{composed.value('reward.reward_manager.name')}.py")
     defined = [node for node in parsed(path).body if getattr(node, "name", None) == name]
     if not called or len(defined) != 1:
         return

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from verl_regress.base.errors import BadInput, shown
+from verl_regress.plan.source import Source
+from verl_regress.plan.words import Words
 
 # What only a shell fills in. OmegaConf's own are ${a.b}, ${resolver:…} and ${key}, and no key of verl's is in capitals.
 _SHELL = re.compile(
@@ -23,7 +24,7 @@ _LIST = re.compile(r"""\[\s*['"\[].*\]|\[[^\[\]]*,[^\[\]]*\]""", re.DOTALL)  # n
 
 # Old keys, the longest first, and the new ones, which verl copied them to up to 0.8.0: 0.9.1 and main (1dda039b) still have the function,
 # but their trainers do not call it. None: there is no new key.
-_MIGRATION = b"migrate_legacy_reward_impl("
+_MIGRATION = "migrate_legacy_reward_impl("
 _MOVED = {
     "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
     "reward_model.reward_loop_class_name": "reward.reward_manager.module.name",
@@ -55,14 +56,10 @@ def _of_shell(given: str, found: str) -> BadInput:
 
 
 class Values:
-    """Checks what overrides set in the config of the verl at `code_path`, which messages call `release`."""
+    """Checks what overrides set in the config of the verl in `source`, which messages call `release`."""
 
-    def __init__(self, code_path: Path, release: str) -> None:
-        self._verl, self._release = code_path / "verl", release
-
-    @cached_property
-    def _code(self) -> str:
-        return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in self._verl.rglob("*.py"))
+    def __init__(self, source: Source, release: str) -> None:
+        self._source, self._release, self.words = source, release, Words(source, release)
 
     def need_type(self, given: str, text: str, default: Any, value: Any, config: Callable[[str], Any]) -> None:
         """Raise BadInput if a `value` is not of the type of verl's `default`, or, where that is null or a text, is Python's.
@@ -102,8 +99,8 @@ class Values:
     def _takes_text(self, key: str, word: str) -> bool:
         """Whether verl has this text, as in `save_freq == "after_each_epoch"`, or declares the key as one, as in `threshold: str | float`."""
         name = re.escape(key.rpartition(".")[2])
-        has_it = any(f"{quote}{word}{quote}" in self._code for quote in "'\"")
-        return len(word.split()) == 1 and (has_it or bool(re.search(rf"\n +{name}:[^=\n]*\bstr\b", self._code)))
+        has_it = any(f"{quote}{word}{quote}" in self._source.text for quote in "'\"")
+        return len(word.split()) == 1 and (has_it or bool(re.search(rf"\n +{name}:[^=\n]*\bstr\b", self._source.text)))
 
     def need_read(self, given: str, text: str, config: Callable[[str], Any]) -> None:
         """Raise BadInput if an override sets a key that verl's config has and its code does not read; arguments as of `need_type`."""
@@ -111,8 +108,8 @@ class Values:
         key = left.lstrip("+")
         old = next((old for old in _MOVED if f"{key}.".startswith(f"{old}.")), None)
         if old is not None and config("reward.custom_reward_function") is not None and not self._copies_old_keys:
-            new = f"{left.removesuffix(key)}{_MOVED[old]}{key.removeprefix(old)}={shown(right)}"
-            cure = f"write '{new}'" if _MOVED[old] else "leave it out"
+            cure = self._moved(left.removesuffix(key), f"{_MOVED[old]}{key.removeprefix(old)}", right, config)
+            cure = cure if _MOVED[old] else "leave it out"
             raise BadInput(f"{given} sets a key that {self._release} no longer reads: {cure}.")
         above, _, leaf = key.rpartition(".")
         around = config(above) if above and key == left and not self._names(leaf) else None
@@ -124,12 +121,20 @@ class Values:
                 "reads it."
             )
 
+    def _moved(self, prefix: str, key: str, word: str, config: Callable[[str], Any]) -> str:
+        """What to write for a key that has moved to `key`; the new one may not take the old word."""
+        words = self.words.taken(key, config(key), config)
+        if words and word not in words:
+            return f"its new key {key} takes {', '.join(sorted(words))}"
+        return f"write '{prefix}{key}={shown(word)}'"
+
     @cached_property
     def _copies_old_keys(self) -> bool:
-        return any(_MIGRATION in file.read_bytes() for file in (self._verl / "trainer").rglob("*.py"))
+        files = self._source.files.items()
+        return any(_MIGRATION in text for file, text in files if file.startswith("verl/trainer/"))
 
     def _names(self, word: str) -> bool:
-        return re.search(rf"{re.escape(word)}\b", self._code) is not None
+        return re.search(rf"{re.escape(word)}\b", self._source.text) is not None
 
 
 def _kind(value: Any) -> str:

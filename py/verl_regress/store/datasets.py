@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from verl_regress.base import ids, say
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
-from verl_regress.store import artefact, rehearsal, tarball
+from verl_regress.store import artefact, rehearsal, tables, tarball
 from verl_regress.store.artefact import Source, sha256_of
 from verl_regress.store.hub import Hub
 
@@ -148,15 +148,8 @@ def _read(file: Path, place: str) -> tuple[set[str], list[Row] | Path]:
 
 def parquet_of(file: Path, named: str) -> tuple[list[str], int]:
     """The columns of a parquet file and the number of its rows, from its footer. Raises BadInput; ImportError on a login host."""
-    from pyarrow import parquet
-
-    try:
-        footer = parquet.ParquetFile(file)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are among these
-        raise BadInput(
-            f"{named} is not a parquet file that can be read ({shown(str(error), 200)}): make it again."
-        ) from None
-    return footer.schema_arrow.names, int(footer.metadata.num_rows)
+    table = tables.of_parquet(file, named)
+    return [*table.columns], int(table.rows or 0)
 
 
 def write_parquet(rows: list[Row] | Path, path: Path) -> None:

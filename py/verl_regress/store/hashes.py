@@ -46,17 +46,27 @@ def of_file(path: Path, large: Callable[[Path], str] = by_stat) -> str:
     return sha256_of(path) if path.stat().st_size <= _WHOLE else large(path)
 
 
+def _of_code(folder: Path) -> str:
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        found.update(os.fsencode(f"{path.relative_to(folder)}\0{by_stat(path)}\0"))
+    return found.hexdigest()
+
+
 class Hashes:
     """Hashes of what jobs read. It remembers those of large files in `jobs/`, in a file of this user's; another user's counts for nothing."""
 
     def __init__(self, root: SharedRoot) -> None:
         self._root, self._file = root, root.jobs / f".hashes-{os.geteuid()}.json"
 
-    def content_of(self, path: Path, *, is_read: bool = True) -> str | None:
+    def content_of(self, path: Path, *, is_read: bool = True, is_code: bool = False) -> str | None:
         """The sha256 of a file, or one hash over a folder; None if nothing is there, or neither of them.
 
-        For a repository in the hub's cache, the hash of its main revision. Without `is_read`, large files count by size and time. Raises OSError.
+        For a repository in the hub's cache, the hash of its main revision. Without `is_read`, large files count by size and time; of a folder
+        that `is_code`, all Python files do, and no others count. Raises OSError.
         """
+        if is_code:
+            return _of_code(path)
         large = self.of_large if is_read else by_stat
         main = path / "refs" / "main"
         if main.is_file():

@@ -8,9 +8,11 @@ import os
 import re
 import secrets
 import sys
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
+from importlib.util import cache_from_source
 from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Any, BinaryIO
@@ -42,7 +44,7 @@ _NEEDED = {"code_id", "source", "revision", "dirty", "tree_sha256", "verl_versio
 
 Record = dict[str, Any]
 """What `snapshot.json` holds: code_id, source, revision, dirty, tree_sha256, file_count, verl_version, created, requirements
-(verl_regress.store.requirements)."""
+(verl_regress.store.requirements), and broken, the Python files that do not compile, if there are any."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,12 +111,19 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
         }
         if os.path.lexists(target):
             return _keep(root, record)
-        _write_ours(directory, record)
         workers = min(_COMPILERS, 1 + file_count // _FILES_EACH)
-        # The bytecode is bound to its source by hash (PEP 552). What does not compile, such as a template, is left out.
+        # The bytecode is bound to its source by hash (PEP 552). What does not compile, such as a template, has none.
         compileall.compile_dir(
             directory / "verl", quiet=2, stripdir=directory, prependdir=target, workers=workers, invalidation_mode=PycInvalidationMode.CHECKED_HASH,
         )  # fmt: skip
+        if broken := _broken(directory):
+            record["broken"] = broken
+            name, why = next(iter(broken.items()))
+            more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
+            say.warn(
+                f"{source} has Python files that do not compile ({name}: {why}{more}): jobs that load one are refused."
+            )
+        _write_ours(directory, record)
         _make_read_only(directory)
         try:
             directory.rename(target)
@@ -283,6 +292,20 @@ def _changes(directory: Path, listing: bytes) -> list[str]:
     """The files that differ from those of the commit; bytecode is never taken, and our own files are replaced."""
     found = commit_tree.differences(commit_tree.files_of(directory, BYTECODE), listing)
     return [name for name in found if name not in _OURS and BYTECODE not in name.split("/")]
+
+
+def _broken(directory: Path) -> dict[str, str]:
+    """The Python files of a tree that was compiled and have no bytecode, each with the reason."""
+    found = {}
+    for path in sorted((directory / "verl").rglob("*.py")):
+        if not Path(cache_from_source(path)).exists():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
+                except (SyntaxError, ValueError, RecursionError) as error:
+                    found[path.relative_to(directory).as_posix()] = shown(str(error))
+    return found
 
 
 def verl_version(directory: Path) -> str:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from verl_regress.base import say
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, Refusals
 from verl_regress.base.layout import SharedRoot
 from verl_regress.plan import plan
 from verl_regress.secrets import secret_files
@@ -25,22 +25,25 @@ def run(args: argparse.Namespace) -> int:
     The overrides are checked if the snapshot, or what it is made of, is on this machine.
     """
     request = submit.read_request(args)
-    made = plan.draft(SharedRoot(args.shared_root), request)
-    for secret in made.environment.secrets:
-        if secret.file is None:
-            raise BadInput(
-                f"The secret {secret.name} (from {request.spec.origin}) comes from the environment, which a batch job does not have: "
-                "give it a 'file: PATH' in the JobSpec."
+    with Refusals() as wrong:
+        made = plan.draft(SharedRoot(args.shared_root), request, wrong)
+        for secret in made.environment.secrets:
+            if secret.file is None:
+                with wrong.noted():
+                    raise BadInput(
+                        f"The secret {secret.name} (from {request.spec.origin}) comes from the environment, which a batch job does not have: "
+                        "give it a 'file: PATH' in the JobSpec."
+                    )
+        here, code = SharedRoot(args.root_here), made.code
+        if (here.snapshots / code.code_id / snapshot.RECORD_FILE).is_file():
+            made.compose(here.snapshots / code.code_id, snapshot.load(here, code.code_id, code.origin), wrong)
+        elif args.source is not None:
+            record = {"code_id": code.code_id, "verl_version": snapshot.verl_version(args.source)}
+            made.compose(args.source, record, wrong)
+        else:
+            say.info(
+                f"The overrides are checked in the job, because CODE_ID={code.code_id} (from {code.origin}) is not in "
+                f"{here.snapshots} on this machine, nor is a source of it."
             )
-    here, code = SharedRoot(args.root_here), made.code
-    if (here.snapshots / code.code_id / snapshot.RECORD_FILE).is_file():
-        made.compose(here.snapshots / code.code_id, snapshot.load(here, code.code_id, code.origin))
-    elif args.source is not None:
-        made.compose(args.source, {"code_id": code.code_id, "verl_version": snapshot.verl_version(args.source)})
-    else:
-        say.info(
-            f"The overrides are checked in the job, because CODE_ID={code.code_id} (from {code.origin}) is not in "
-            f"{here.snapshots} on this machine, nor is a source of it."
-        )
     needed_secrets.show(secret_files.named(request.spec))
     return 0

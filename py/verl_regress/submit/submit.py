@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from verl_regress.base import documents, processes, pulse, say
-from verl_regress.base.errors import BadInput, RegressError, first
+from verl_regress.base.errors import BadInput, Refusals, RegressError, first
 from verl_regress.base.files import as_json, write_atomically
 from verl_regress.base.jobspec import BaseConfig, JobSpec
 from verl_regress.base.knobs import Knobs
@@ -24,7 +24,7 @@ from verl_regress.cluster import nodes, packages, ray_internals
 from verl_regress.cluster.ray_api import Node, RayApi
 from verl_regress.jobs import debug
 from verl_regress.jobs.status import submission_of
-from verl_regress.plan import overrides, plan, steps
+from verl_regress.plan import needs, overrides, plan, steps
 from verl_regress.plan.overrides import Override
 from verl_regress.plan.request import CommandLine, Defaults, Request
 from verl_regress.secrets import secret_files
@@ -76,6 +76,9 @@ def run(args: argparse.Namespace) -> int:
         planned = plan.make(root, request)
         say_left_out(planned)
         if args.knobs.is_on("DRY_RUN"):
+            known = packages.listed(root, planned.request.defaults.cluster)
+            if not args.knobs.is_on("ALLOW_MISMATCH"):
+                _need_packages(planned, known)
             print_plan(planned)
             return 0
         send(planned, RayApi(planned.driver.address), values, args.knobs, via=args.via, announce=args.announce)
@@ -233,7 +236,7 @@ def with_hashes(planned: plan.Plan) -> plan.Plan:
     for one in filter(lambda each: planned.job.root.has(each.path), planned.inputs):
         try:
             with pulse.during(f"hashing {one.path}"):
-                found[one.path] = hashes.content_of(one.path, is_read=one.fact is not None)
+                found[one.path] = hashes.content_of(one.path, is_read=one.fact is not None, is_code=one.is_code)
         except OSError as error:
             raise BadInput(
                 f"{one.named} was changed, or cannot be read, while it was hashed ({error}): make it readable, and submit the job again."
@@ -270,6 +273,8 @@ def _with_packages(planned: plan.Plan, up: Sequence[Node], *, is_allowed: bool) 
     """Add the nodes' packages to the plan. Raises BadInput if the snapshot needs others and the user did not allow that."""
     known, unknown = packages.of_nodes(planned.job.root, planned.request.defaults.cluster, up)
     _need_debugpy(planned, known)
+    if not is_allowed:
+        _need_packages(planned, known)
     found = mismatch.compare(planned.code.record, known, unknown)
     if not is_allowed:
         found.check()
@@ -298,6 +303,19 @@ def _need_on_workers(planned: plan.Plan, up: Sequence[Node]) -> None:
             raise BadInput(
                 f"{named} is missing on {first(lacking)}: put it on the shared root, which every node has, or on every worker."
             )
+
+
+def _need_packages(planned: plan.Plan, known: Sequence[packages.NodePackages]) -> None:
+    """Raise BadInput for settings that need packages which a worker lacks, all in one."""
+    with Refusals() as wrong:
+        for package in needs.packages_of(planned.composed):
+            lacking = [one.node for one in packages.workers(known) if not package.is_in(one.packages)]
+            if lacking:
+                with wrong.noted():
+                    raise BadInput(
+                        f"{package.named} needs the package {package.name}, which {' and '.join(lacking)} {'lack' if len(lacking) > 1 else 'lacks'}: "
+                        f"leave it out, build an image with it (docker/requirements.in), or set {mismatch.ALLOW}."
+                    )
 
 
 def _need_debugpy(planned: plan.Plan, known: Sequence[packages.NodePackages]) -> None:

@@ -224,7 +224,8 @@ def check_inputs(job: JobDir, plan: Mapping[str, Any]) -> None:
     hashes, found = Hashes(job.root), []
     for each in plan.get("inputs") or ():
         try:
-            sha256 = hashes.content_of(Path(each["path"]), is_read=each["fact"] is not None)
+            is_code = each.get("is_code", False)
+            sha256 = hashes.content_of(Path(each["path"]), is_read=each["fact"] is not None, is_code=is_code)
         except OSError as error:
             raise RegressError(
                 f"{each['named']} was changed, or cannot be read, while it was hashed ({error}): submit the job again."

@@ -11,7 +11,7 @@ import hydra
 import yaml
 from omegaconf import OmegaConf
 
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, Refusals
 from verl_regress.plan.compose import compose
 from verl_regress.plan.overrides import Override, merge
 from verl_regress.plan.workloads import WORKLOADS
@@ -25,8 +25,9 @@ def main(tree: str, version: str) -> None:
     for name, example in yaml.safe_load(EXAMPLES.read_text(encoding="utf-8")).items():
         module, wanted = WORKLOADS[example["workload"]].module, example.get("refused")
         try:
-            overrides = merge([Override(text, "OVERRIDES_FILE") for text in example["overrides"]])
-            done = compose(Path(tree), {"code_id": "it", "verl_version": version}, module, overrides)
+            with Refusals() as wrong:
+                overrides = merge([Override(text, "OVERRIDES_FILE") for text in example["overrides"]], wrong=wrong)
+                done = compose(Path(tree), {"code_id": "it", "verl_version": version}, module, overrides, wrong)
             said = "accepted"
             failed |= wanted is not None or yaml.safe_load(done.text) != _by_hydra(tree, module, example["overrides"])
         except BadInput as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from verl_regress.base import documents
-from verl_regress.base.errors import BadInput
+from verl_regress.base.errors import BadInput, Refusals
 from verl_regress.base.jobspec import BaseConfig
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.plan import compose
@@ -40,16 +40,18 @@ def main(base_config: str, tree: str, version: str) -> None:
         for knob in ("", DETERMINISTIC, TRAIN_SEED):
             added = base.deterministic.overrides if knob == DETERMINISTIC else {}
             seeds = workload.seed_keys if knob == TRAIN_SEED else ()
-            merged = merge(
+            layers = (
                 [Override(text, "verl-regress") for text in workload.overrides(paths)],
                 *of_profile(workload, base.trainer_overrides, base.origin),
                 *of_profile(workload, added, knob),
                 [Override(f"{key}={SEED}", knob, optional=True) for key in seeds],
             )
-            overrides = [replace(each, text=of_shape(each.text, 2, 4)) for each in merged]
             try:
                 code = {"code_id": "it", "verl_version": version}
-                done = compose.compose(Path(tree), code, workload.module, overrides)
+                with Refusals() as wrong:
+                    merged = merge(*layers, wrong=wrong)
+                    overrides = [replace(each, text=of_shape(each.text, 2, 4)) for each in merged]
+                    done = compose.compose(Path(tree), code, workload.module, overrides, wrong)
             except BadInput as error:
                 print(name, knob or "-", error)
                 continue
