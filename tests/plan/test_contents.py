@@ -110,8 +110,9 @@ RESUME = "trainer.resume_mode=resume_path"
 def test_sequences_are_split_in_flash_attention_alone(planned, attention, is_refused):
     chosen = f"+actor_rollout_ref.model.override_config={{attn_implementation:{attention}}}"
     asked = planned(chosen, "+actor_rollout_ref.actor.ulysses_sequence_parallel_size=2")
-    assert asked.status == (2 if is_refused else 0)
+    assert asked.status == 2
     assert (f"attn_implementation is {attention}: write ++actor_rollout_ref.model." in asked.err) is is_refused
+    assert ("needs the package flash-attn, which worker-0, worker-1, worker-2 lack" in asked.err) is not is_refused
 
 
 @pytest.fixture

@@ -236,6 +236,7 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
                 "fact": fact,
                 "needed": True,
                 "outside": False,
+                "is_code": False,
                 "sha256": None,
             }
             for key, path, named, fact in (

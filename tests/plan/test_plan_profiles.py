@@ -147,7 +147,7 @@ def prepared(shared):
     return shared
 
 
-def as_said(_path, _code, _module, overrides):
+def as_said(_path, _code, _module, overrides, _wrong):
     """The overrides unchanged, and the devices that they ask for."""
     said = dict(override.text.split("=", 1) for override in overrides)
     values = {key: int(value) if value.isdecimal() else value for key, value in said.items()}

@@ -21,7 +21,7 @@ _MOST_HEADER = 100_000_000  # bytes: the most that safetensors reads
 _INDEX, _ONE = "model.safetensors.index.json", "model.safetensors"
 # What ends the names of files of weights that transformers loads; a name in torch's pickle; and what a wrapper puts into a tensor's name.
 _OF_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf")
-_TENSOR = re.compile(rb"[\w.]+\.(?:weight|bias)\b")
+_TENSOR = re.compile(rb"[\w.]+\.(?:weight|bias)")
 _WRAPPED = re.compile(
     r"^(?:base_model\.model|module|_orig_mod)\.|\.(?:base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector)\b"
     r"|_fsdp_wrapped_module|_checkpoint_wrapped_module|_flat_param"

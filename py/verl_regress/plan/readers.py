@@ -95,6 +95,8 @@ def _check_estimator(composed: Composed, workload: Workload) -> None:
     """verl trains a critic for GAE, or as critic.enable says (need_critic in trainer/ppo/utils.py, 0.7.1 to 0.9.1)."""
     key, enable = "algorithm.adv_estimator", composed.value("critic.enable")
     estimator = composed.value(key)
+    if estimator is None and enable is None:
+        return
     has_critic = estimator == "gae" if enable is None else enable is True
     named = composed.named(key, estimator) if enable is None else composed.named("critic.enable", enable)
     if has_critic and workload is WORKLOADS["grpo"]:

@@ -60,7 +60,8 @@ def _check_micro_batches(composed: Composed) -> None:
                 f"{composed.named(key, old)} and {composed.named(f'{key}_per_gpu', new)} are both set, and verl takes one: leave {key} out, "
                 "or write null for it."
             )
-        if old is None and new is None:
+        part, _, name = f"{key}_per_gpu".rpartition(".")
+        if old is None and new is None and name in (composed.value(part) or {}):
             raise BadInput(f"{key}_per_gpu is null, and verl needs it: write how many rows a GPU takes at once.")
 
 

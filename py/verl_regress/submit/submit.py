@@ -313,7 +313,7 @@ def _need_packages(planned: plan.Plan, known: Sequence[packages.NodePackages]) -
             if lacking:
                 with wrong.noted():
                     raise BadInput(
-                        f"{package.named} needs the package {package.name}, which {' and '.join(lacking)} {'lack' if len(lacking) > 1 else 'lacks'}: "
+                        f"{package.named} needs the package {package.name}, which {first(lacking)} {'lack' if len(lacking) > 1 else 'lacks'}: "
                         f"leave it out, build an image with it (docker/requirements.in), or set {mismatch.ALLOW}."
                     )
 
