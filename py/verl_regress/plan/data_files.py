@@ -25,7 +25,7 @@ _MESSAGE = ("role", "content")
 
 
 class Data(NamedTuple):
-    """The columns of the training data, and how many rows an epoch of it has; None where that cannot be told."""
+    """The columns of the training data, and how many rows an epoch of it has; None where that is not known."""
 
     columns: Set[str] | None = None
     rows: int | None = None

@@ -90,7 +90,7 @@ def check_file(path: Path, name: str, key: str, named: str) -> None:
 
 
 def defines(path: Path, name: str) -> bool:
-    """Whether a Python file has this name at its top level, as far as that can be told without running it."""
+    """Whether a Python file has this name at its top level, as far as its symbols show."""
     try:
         source = path.read_bytes()
         symbols = symtable.symtable(source, str(path), "exec").get_symbols()  # type: ignore[arg-type]  # bytes, too

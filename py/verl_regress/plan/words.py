@@ -66,7 +66,7 @@ class Words:
             )
 
     def taken(self, key: str, default: Any, config: Callable[[str], Any]) -> set[str]:
-        """All words that a key takes, arguments as of `need`; none if it takes any, or if that cannot be told."""
+        """All words that a key takes, arguments as of `need`; none if it takes any, or if that is not known."""
         setting = next((setting for end, setting in _OWN_WORDS.items() if key.endswith(end)), None)
         if config(_EXTERNAL) or (setting and config(setting)):
             return set()

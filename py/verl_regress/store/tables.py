@@ -65,7 +65,7 @@ def described(kind: Kind) -> str:
 def difference(one: Kind, other: Kind, *, by_rows: bool) -> tuple[str, Kind, Kind] | None:
     """The first key below which two types cannot be joined, and both types there; a key that only one of them has is no difference.
 
-    With `by_rows`, a type was told from a few rows: then any number may be any other.
+    With `by_rows`, a type comes from a few rows: then any number may be any other.
     """
     if isinstance(one, dict) and isinstance(other, dict):
         for key in filter(other.__contains__, one):
