@@ -71,7 +71,7 @@ head_with_ray() {
   stub docker - <<STUB
 case "\$*" in
   inspect*) echo true ;;
-  *' python3 - ray '*) PYTHONPATH="\${BOX}/site" "$(real_python)" "\${@:5}" ;;
+  *' python3 - ray '*) PYTHONPATH="\${BOX}/site" "$(real_python)" "\${@:9}" ;;
   *' stop '*) echo 0 ;;
 esac
 STUB
