@@ -147,7 +147,7 @@ def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
         "shown": ", ".join(filter(None, (judgement.status.value, judgement.debugged))),
         "reason": None if is_good else judgement.reason,
         "cause": judgement.cause,
-        "why": "; ".join(filter(None, ("" if is_good else judgement.why, *trained.warnings))),
+        "why": "; ".join(filter(None, ("" if is_good else judgement.why, *_unsaid(trained, judgement)))),
         "not_finite": trained.not_finite,
         "warnings": trained.warnings,
         "debugged": judgement.debugged,
@@ -187,6 +187,11 @@ def _trained(job: JobDir, plan: Mapping[str, Any], status: Status) -> _Trained:
         seconds = max(0, round(time.time() - job.metrics.stat().st_mtime))
         total = (plan.get("steps") or {}).get("last") or progress.total_steps(job)
     return _Trained(last, total, seconds, not_finite, tuple(warnings))
+
+
+def _unsaid(trained: _Trained, judgement: Judgement) -> list[str]:
+    """What is wrong with its steps, without what its reason says already (FAIL_ON)."""
+    return [words for words in trained.warnings if words not in judgement.reason]
 
 
 def _since_step(row: Mapping[str, Any]) -> str | None:
