@@ -70,6 +70,8 @@ if config.trainer.get("resume_mode") == "resume_path":
     pass
 if config.data.name == "open":
     pass
+if config.load_format != "dummy":
+    raise ValueError
 """,
 }
 CONFIG = {
@@ -125,6 +127,7 @@ def test_a_word_that_the_code_does_not_know_is_refused(refusal, key, default, wr
     [
         ("data.name", "open", "anything"),  # compared, and any other word is fine
         ("trainer.experiment_name", "gsm8k", "mine"),
+        ("rollout.load_format", "dummy", "safetensors"),  # only one of the rollouts takes no other
         ("trainer.resume_mode", None, "never"),  # verl's own default is none of these words
         ("trainer.resume_mode", "auto", "${oc.env:MODE}"),
         ("trainer.resume_mode", "auto", None),

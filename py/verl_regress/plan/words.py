@@ -185,7 +185,10 @@ def _listed(node: ast.AST, tree: ast.AST) -> set[str]:
 
 
 def _closed(within: ast.AST, tree: ast.AST, name: str) -> Iterator[set[str]]:
-    """Sets of words beyond which verl raises: asserted, declared as Literal, or an `if` whose last `else` raises."""
+    """Sets of words beyond which verl raises: asserted, declared as Literal, or an `if` whose last `else` raises.
+
+    A single word is what some part of verl wants in a case of its own, such as one rollout of several.
+    """
     for node in ast.walk(within):
         match node:
             case ast.Assert(test=ast.Compare() as test) | (ast.AnnAssign() as test):
@@ -202,7 +205,7 @@ def _closed(within: ast.AST, tree: ast.AST, name: str) -> Iterator[set[str]]:
                 words = set().union(*parts) if len(list(filter(None, parts))) > 1 else set()
             case _:
                 continue
-        if words:
+        if len(words) > 1:
             yield words
 
 
