@@ -36,11 +36,52 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             os.kill(int(path.parent.name), int(sys.argv[1]))' "$@"
 }
 
+# of_worker WORKER NAMESPACE... -- COMMAND...: a command of this machine's root in namespaces of that worker.
+of_worker() { nsenter --target "$(docker inspect --format '{{.State.Pid}}' "${CLUSTER_NAME}-$1")" "${@:2}"; }
+
+# name_both NAME...: gives worker-0 and worker-1 these hostnames; prints those before.
+name_both() {
+  local worker address
+  for worker in worker-0 worker-1; do
+    docker exec "${CLUSTER_NAME}-${worker}" hostname
+    address=$(docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "${CLUSTER_NAME}-${worker}")
+    docker exec --user 0 "${CLUSTER_NAME}-${worker}" sh -c 'grep -qw "$1" /etc/hosts || echo "$2 $1" >>/etc/hosts' name "$1" "$address"
+    of_worker "$worker" --uts -- hostname "$1"
+    shift
+  done
+}
+
+# same_pid WORKER PID...: a process of the job's user there that no job knows, with the first of these ids that is free; prints which.
+# shellcheck disable=SC2016  # expanded there
+same_pid() {
+  of_worker "$1" --pid -- sh -ec '
+    user=$1
+    shift
+    for pid; do
+      echo "$((pid - 1))" >/proc/sys/kernel/ns_last_pid
+      setpriv --reuid "$user" --clear-groups sleep 1002 >/dev/null 2>&1 3>&- &
+      if [ "$!" = "$pid" ]; then echo "$pid" && exit; fi
+      kill "$!"
+    done' same_pid "$(docker exec "${CLUSTER_NAME}-$1" id -u)" "${@:2}"
+}
+
 @test "make stop ends a running job, which leaves no process, and then skips it" {
+  mapfile -t hostnames < <(name_both same same)
+  SUBMISSION_ID=half run scripts/42_submit_sft_minimal.sh
+  assert_status 9
+  assert_line 'error   VR-NET-12, worker-0, worker-1: each is called same, so NCCL may take them for one machine, .*'
+  of_worker worker-0 --pid -- sh -c 'echo 30000 >/proc/sys/kernel/ns_last_pid' # its next ids are free on worker-1
+  export SKIP_DOCTOR=VR-NET-12
   job=$(SUBMISSION_ID=half OVERRIDES='trainer.total_epochs=99 trainer.total_training_steps=400 trainer.save_freq=2' scripts/42_submit_sft_minimal.sh 2>/dev/null)
   await 600 test -d "$(job_dir "$job")/checkpoints/global_step_6" # so two are complete
+  mapfile -t pids < <(jq 'select(.node == "worker-0").pid' "$(job_dir half)"/state/reports/identity-*.json)
+  pid=$(same_pid worker-1 "${pids[@]}")
+  touch "$(job_dir half)"/state/reports/*.json # reports are written again while a process loads modules
   run make --no-print-directory stop JOB="$job"
   assert_status 0
+  [[ $(docker exec "${CLUSTER_NAME}-worker-1" ps -o args= -p "$pid") == 'sleep 1002' ]] || fail "process ${pid} of worker-1 was not the job's, and is gone"
+  of_worker worker-1 --pid -- kill "$pid"
+  name_both "${hostnames[@]}"
   assert_line 'changed half was RUNNING, is STOPPED \(Job was intentionally stopped\.\)'
   [[ $(jq -r .status "$(job_dir half)/state/observed") == STOPPED && -s $(job_dir half)/state/ended ]]
   compgen -G "$(job_dir half)/debug/*Z-ended/bundle.json"
