@@ -61,7 +61,7 @@ def test_a_model_or_data_set_that_leads_out_is_a_warning(submit, shared, outside
             (submit(spec=f"{SPEC}{kind}: {given}\n"), FILE),
             (submit(**{kind: given}), f"the knob {kind.upper()}"),
         ):
-            warning = f"warning {kind}={given} (from {origin}): not under {shared.path}, so every node must have the same there"
+            warning = f"warning {kind}={given} (from {origin}): not under {shared.path}, so every worker must have the same there"
             assert outcome.status == 0
             assert outcome.err.startswith(warning)
     sentence = f"{kind}=../outside (from %s) is refused: it must do without '..'."

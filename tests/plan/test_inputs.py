@@ -154,7 +154,7 @@ def test_what_only_the_nodes_may_have_is_one_warning(planned, shared, tmp_path):
     assert (outcome.status, outcome.err) == (
         0,
         f"warning data.train_files=/no/such/x.parquet (from OVERRIDES), data.val_files={link} (from OVERRIDES): not under {shared.path}, so "
-        "every node must have the same there; the job's log says if its launcher's node lacks it.\n",
+        "every worker must have the same there.\n",
     )
 
 

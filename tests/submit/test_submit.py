@@ -198,6 +198,7 @@ def test_config_has_the_whole_request_so_that_a_further_attempt_can_repeat_it(su
             "plain_secrets": True,
             "debugger": "1",
             "debugger_host": "10.0.0.9",
+            "fail_on": [],
         },
         "defaults": {
             "profile": "cpu",
