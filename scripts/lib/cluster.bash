@@ -27,6 +27,7 @@ cluster::ensure_directories() {
   owner::need_workdir
   mkdir -p "${WORKDIR}/shared" "${WORKDIR}/cache" "${WORKDIR}/secrets"
   chmod 700 "${WORKDIR}/secrets"
+  [[ -e ${WORKDIR}/id ]] || owner::need_own # a cluster that runs may have an id that was lost
   owner::ensure_id
   # shellcheck disable=SC2034  # for cluster_knobs::describe
   [[ -n $RUN_AS ]] || ENV_ORIGIN[RUN_AS]='the owner of WORKDIR'
@@ -34,17 +35,35 @@ cluster::ensure_directories() {
   export RUN_AS
 }
 
-# cluster::ensure_token: Ray's token for this cluster, readable only by its owner; never an argument, never printed.
+# cluster::ensure_token: Ray's token for this cluster, readable only by its owner; never an argument, never printed. A Ray that runs keeps
+# the token that it was started with, so a file that was lost is written again from a node.
 cluster::ensure_token() {
-  local file="${WORKDIR}/secrets/${CLUSTER_NAME}.token"
+  local file="${WORKDIR}/secrets/${CLUSTER_NAME}.token" how
   if [[ ! -s $file ]]; then
-    (umask 077 && head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \n' >"${file}.tmp" && mv "${file}.tmp" "$file")
-    log::changed "made Ray's token for ${CLUSTER_NAME} (${file}, mode 600)"
+    how=$(umask 077 && cluster::_write_token "${file}.tmp" && mv "${file}.tmp" "$file")
+    log::changed "${how} (${file}, mode 600)"
   fi
   chmod 600 "$file"
   [[ $(id -u) -ne 0 ]] || chown --reference="$WORKDIR" "${WORKDIR}/secrets" "$file" "${WORKDIR}/cache"
   # What SHARED_GROUP shares is not given to the owner of this WORKDIR, unless it was made just now.
   [[ $(id -u) -ne 0 || -n $SHARED_GROUP && -n $(ls -A "${WORKDIR}/shared/") ]] || chown --reference="$WORKDIR" "${WORKDIR}/shared"
+}
+
+# cluster::_write_token FILE: says how: with the token of a node that has one, or a new one.
+cluster::_write_token() {
+  local node
+  owner::need_own
+  for node in $(node::list); do
+    node::is_alive "$node" || continue
+    # shellcheck disable=SC2016  # expanded on the node
+    node::exec "$node" sh -c 'cat -- "$RAY_AUTH_TOKEN_PATH"' >"$1" 2>/dev/null || true
+    if grep -qxE '[0-9a-f]{64}' -- "$1"; then
+      printf "wrote Ray's token for %s again, as %s has it\n" "$CLUSTER_NAME" "$node"
+      return
+    fi
+  done
+  head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \n' >"$1"
+  printf "made Ray's token for %s\n" "$CLUSTER_NAME"
 }
 
 # cluster::ensure_head: Ray runs on the head or is starting there. This does not wait for it: the workers wait for a GCS that is not

@@ -21,7 +21,7 @@ dashboard::need_token() {
   token=$(dashboard::token_file)
   [[ ! -r $token ]] || return 0
   name=$(stat -c %U -- "$token" 2>/dev/null) || name=$(stat -c %U -- "${token%/*}")
-  cli::die 1 "${token}, which has Ray's token, is not readable for ${OWNER_USER}: run this as ${name}, who brought ${CLUSTER_NAME} up, or 'make down up' if it is missing."
+  cli::die 1 "${token}, which has Ray's token, is not readable for ${OWNER_USER}: run this as ${name}, who brought ${CLUSTER_NAME} up, or 'make up' if it is missing."
 }
 
 # dashboard::tell: one line for `make up`.

@@ -38,9 +38,10 @@ readonly HELPER_PARTS=(py judge/verl_verdict rehearsal/verl_rehearsal)
 
 # helper::fix_version: reads our Python once, so that a script uses one version even if you edit files meanwhile.
 helper::fix_version() {
-  HELPER_HASH=$(cd "$REPO_DIR" &&
-    find -H "${HELPER_PARTS[@]}" -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' -print0 |
-    sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
+  local files
+  files=$(cd "$REPO_DIR" && find -H "${HELPER_PARTS[@]}" -type f -not -path '*/__pycache__/*' -not -path '*/.*_cache/*' | LC_ALL=C sort)
+  HELPER_HASH=$(cd "$REPO_DIR" && tr '\n' '\0' <<<"$files" | xargs -0 sha256sum | sha256sum | cut -c1-12)
+  HELPER_FILES=$(wc -l <<<"$files")
 }
 
 # helper::dir: the directory of this version, as the nodes see it. With SHARED_GROUP each checkout has copies of its own, because what
@@ -93,17 +94,26 @@ helper::ensure_layout() {
   [[ $lacking != examples ]] || node::put head "${REPO_DIR}/examples" "${SHARED_ROOT}/user/code/examples"
 }
 
-# helper::is_put [NODE]: this version exists, as that node sees it.
+# helper::is_put [NODE]: this version exists with all its files, as that node sees it.
 helper::is_put() {
   local status=0
-  helper::_exec exec "${1:-head}" test -d "$(helper::dir)" || status=$?
+  # shellcheck disable=SC2016  # expanded on the node
+  helper::_exec exec "${1:-head}" sh -c 'test -d "$1" && test "$(find "$1" -type f -not -path "*/__pycache__/*" | wc -l)" -ge "$2"' put \
+    "$(helper::dir)" "$HELPER_FILES" || status=$?
   ((status != HELPER_FOREIGN)) || exit 1
   return "$status"
 }
 
-# helper::put: copies this version there; it may not be able to run yet (deps::ensure).
+# helper::put: copies this version there, also over one that lacks a file; it may not be able to run yet (deps::ensure).
 helper::put() {
-  log::while 'copying the helper to the shared root' -- node::put head "$REPO_DIR" "$(helper::dir)" "${HELPER_PARTS[@]}"
+  local dir
+  dir=$(helper::dir)
+  log::while 'copying the helper to the shared root' -- node::put head "$REPO_DIR" "${dir}.$$" "${HELPER_PARTS[@]}"
+  # A copy that lacks a file is replaced: a job that runs from it finds the same files there.
+  # shellcheck disable=SC2016  # expanded on the node
+  node::exec head sh -c '[ ! -e "$1" ] || mv -T "$1" "$2.old"
+    mv -T "$2" "$1" 2>/dev/null || test -d "$1" || exit
+    rm -rf "$2" "$2.old"' put "$dir" "${dir}.$$"
   log::changed "helper put at $(nodes::shown "$(helper::dir)")"
 }
 

@@ -53,7 +53,9 @@ owner::first_other() {
 owner::describe() {
   local id user path
   IFS='|' read -r id user path <<<"$1"
-  if [[ -z $id ]]; then
+  if owner::_is_of_workdir "$1"; then
+    printf 'The cluster %s was brought up from this WORKDIR under the id %s, which %s/id does not hold any more' "$CLUSTER_NAME" "$id" "$WORKDIR"
+  elif [[ -z $id ]]; then
     printf 'The containers %s name no owner (an older version made them, or another tool)' "${path:-of ${CLUSTER_NAME}}"
   else
     printf 'The cluster %s belongs to another checkout: %s of user %s' "$CLUSTER_NAME" "$(cli::shown "$path")" "$(cli::shown "$user")"
@@ -70,14 +72,23 @@ owner::need_own() {
 # owner::refuse OTHER: the same for what owner::first_other printed.
 owner::refuse() {
   [[ $1 != '|'* ]] || cli::die 2 "$(owner::describe "$1"): rename or remove them, or set another CLUSTER_NAME (and DASHBOARD_PORT)."
+  ! owner::_is_of_workdir "$1" ||
+    cli::die 2 "$(owner::describe "$1"): type 'echo ${1%%|*} >$(printf %q "$WORKDIR")/id' to have it back, or set another CLUSTER_NAME (and DASHBOARD_PORT) if that cluster is another machine's."
   [[ -z $1 ]] ||
     cli::die 2 "$(owner::describe "$1"): set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make down' in that checkout (docs/lifecycle.md says what to do if it was moved)."
+}
+
+# owner::_is_of_workdir OTHER: this WORKDIR made that cluster, and its id is lost.
+owner::_is_of_workdir() {
+  local id path
+  IFS='|' read -r id _ path <<<"$1"
+  [[ $id =~ ^[0-9a-f]{16}$ && $path == "$WORKDIR" ]]
 }
 
 owner::_read() {
   OWNER_ID=$(<"${WORKDIR}/id")
   [[ $OWNER_ID =~ ^[0-9a-f]{16}$ ]] ||
-    cli::die 1 "${WORKDIR}/id does not hold the 16 hex digits that 'make up' wrote there: restore it, or remove it and the cluster (docs/lifecycle.md)."
+    cli::die 1 "${WORKDIR}/id does not hold the 16 hex digits that 'make up' wrote there: remove it; 'make up' then writes a new one, or says which one the cluster has."
   # shellcheck disable=SC2034  # helper::run takes them
   OWNER_WORDS=("--owner=${OWNER_USER}:${OWNER_ID}" "--owner-workdir=${WORKDIR}")
 }

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import sys
+import tarfile
 import types
 
 import pytest
@@ -13,6 +14,7 @@ from streams import tar
 from verl_regress.base.layout import JobDir
 from verl_regress.plan import contents
 from verl_regress.session.evidence import digest
+from verl_regress.store import snapshot
 
 pytestmark = pytest.mark.slow
 
@@ -180,11 +182,30 @@ def test_a_resume_without_a_complete_checkpoint_is_refused(ended, run):
     )
 
 
+def test_the_snapshot_of_a_job_that_is_gone_is_made_again_as_the_refusal_says(ended, run, shared, tmp_path):
+    ended()
+    kept = tmp_path / "verl"
+    (shared.snapshots / "codeA").rename(kept)
+    assert run("retry", "me").is_refusal(
+        f"CODE_ID=codeA (from the knob CODE_ID) has no snapshot under {shared.snapshots}: make it again with "
+        "'make snapshot CODE_ID=codeA VERL_SOURCE=pypi:0.7.1'."
+    )
+    (kept / "snapshot.json").unlink()
+    (kept / "mvp_marker.py").unlink()
+    with io.BytesIO() as file:
+        with tarfile.open(fileobj=file, mode="w") as stream:
+            stream.add(kept, ".")
+        file.seek(0)
+        snapshot.create(shared, "codeA", "pypi:0.7.1", "0.7.1", file)
+    assert run("retry", "me").out == "me.a2\n"
+
+
 @pytest.mark.parametrize("command", ["resume", "retry"])
-@pytest.mark.parametrize("status", ["PENDING", "RUNNING"])
-def test_two_attempts_never_run_at_once(submit, run, ray, shared, command, status):
+@pytest.mark.parametrize(("status", "has_saved"), [("PENDING", False), ("RUNNING", False), ("RUNNING", True)])
+def test_two_attempts_never_run_at_once(submit, run, ray, shared, command, status, has_saved):
     submit("SUBMISSION_ID=me")
-    write_checkpoint(JobDir(shared.jobs / "me"), 2, latest=2)
+    if has_saved:  # else a resume would name a retry, which is refused as well
+        write_checkpoint(JobDir(shared.jobs / "me"), 2, latest=2)
     ray.knows({"submission_id": "me", "status": status})
     assert run(command, "me").is_refusal(
         f"me is {status}: wait for its end ('make wait JOB=me') or stop it ('make stop JOB=me') first."

@@ -207,7 +207,8 @@ def make(root: SharedRoot, request: Request) -> Plan:
     """Plan the submission of a new job, or of a further attempt of one. Raises BadInput, which has all that is wrong with the request."""
     with Refusals() as wrong:
         made = draft(root, request, wrong)
-        code = replace(made.code, record=snapshot.load(root, made.code.code_id, made.code.origin))
+        was = request.attempt.parent.read_config("code.json") if request.attempt else None
+        code = replace(made.code, record=snapshot.load(root, made.code.code_id, made.code.origin, was))
         snapshot.need_whole(code.path, code.record, f"CODE_ID={code.code_id} (from {code.origin})")
         composed = made.compose(code.path, code.record, wrong)
         caches = _named_by_variables(root, made, ("HF_HOME", inputs.HUB), "or let its owner remove it", alone=True)

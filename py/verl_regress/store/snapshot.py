@@ -165,8 +165,10 @@ def list_snapshots(root: SharedRoot) -> dict[str, Record]:
     return found
 
 
-def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Record:
-    """Return the record of the snapshot `code_id`; `origin` says in messages where that id was given.
+def load(
+    root: SharedRoot, code_id: str, origin: str = "the command line", was: Mapping[str, Any] | None = None
+) -> Record:
+    """Return the record of the snapshot `code_id`. `origin` says in messages where that id was given, and `was` is the record that a job kept.
 
     Raises BadInput, listing the ids that exist, if there is no such snapshot or it has no record.
     """
@@ -175,10 +177,12 @@ def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Re
     if escape is not None:
         raise BadInput(f"{KNOB}={code_id} (from {origin}) is refused: {escape}; name another snapshot.")
     if not target.is_dir():
-        others = ", ".join(list_snapshots(root))
+        # A further attempt runs the code of its job: no other.
+        others = ", ".join(list_snapshots(root)) if was is None else ""
         raise BadInput(
             f"{KNOB}={code_id} (from {origin}) has no snapshot under {root.snapshots}: "
-            f"make one with '{_make(code_id)}'" + (f" or use one of: {others}." if others else ".")
+            f"make {'one' if was is None else 'it again'} with '{_make(code_id, was)}'"
+            + (f" or use one of: {others}." if others else ".")
         )
     try:
         record = _read_record(target)
@@ -186,7 +190,7 @@ def load(root: SharedRoot, code_id: str, origin: str = "the command line") -> Re
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be used: {shown(str(error))}"
         raise BadInput(
             f"{KNOB}={code_id} (from {origin}) is not usable, because {target} has no complete snapshot ({RECORD_FILE} {problem}): move it "
-            f"away and make it again with '{_make(code_id)}', or name another {KNOB}."
+            f"away and make it again with '{_make(code_id, was)}', or name another {KNOB}."
         ) from None
     _need_its_tree(code_id, record["tree_sha256"], f"{KNOB}={code_id} (from {origin})", str(target))
     return record
@@ -207,7 +211,7 @@ def need_whole(
 
     `named` begins the message, `since` says since when it must be whole, `then` ends the cure.
     """
-    again = f"make it again with '{_make(target.name, record['source'])}'{then}"
+    again = f"make it again with '{_make(target.name, record)}'{then}"
     if not target.is_dir():
         raise error(f"{named} was removed after {since} ({target} is not there): {again}.")
     need(target, named, f"or make a snapshot of your own under another {KNOB}{then}", trusted)
@@ -335,7 +339,11 @@ def _described(record: Record) -> str:
     return f"{record['source']}{revision}{changes} (verl {record['verl_version']})"
 
 
-def _make(code_id: str, source: str = "…") -> str:
+def _make(code_id: str, was: Mapping[str, Any] | None = None) -> str:
+    """The command that makes it, from what it `was` made from: a branch may have moved, so its commit."""
+    source = was["source"] if was else "…"
+    if was and was["revision"] and source.startswith("git:"):
+        source = f"{source.rpartition('@')[0]}@{was['revision']}"
     return f"make snapshot {KNOB}={code_id} VERL_SOURCE={source}"
 
 

@@ -40,6 +40,7 @@ def run_resume(args: argparse.Namespace) -> int:
     """Continue from the newest complete checkpoint. Raises BadInput if there is none, or no step is left."""
     with uncollected(SharedRoot(args.shared_root)):
         asked, left_out = find.asked_for(args), list[str]()
+        _need_over(args, asked)
         for job in reversed([each for each in asked.attempts() if each.attempt <= asked.attempt]):
             for checkpoint, problem in checkpoints.all_with_problems(job):
                 if problem is None:
@@ -57,7 +58,9 @@ def run_resume(args: argparse.Namespace) -> int:
 def run_retry(args: argparse.Namespace) -> int:
     """Start again, from the first step."""
     with uncollected(SharedRoot(args.shared_root)):
-        return _begin(args, find.asked_for(args))
+        asked = find.asked_for(args)
+        _need_over(args, asked)
+        return _begin(args, asked)
 
 
 def _begin(
@@ -90,9 +93,7 @@ def _begin(
     if knobs.is_on("DRY_RUN"):
         submit.print_plan(planned)
         return 0
-    api = RayApi(planned.driver.address)
-    _need_over(newest, api)
-    submit.send(planned, api, values, knobs, announce=args.announce)
+    submit.send(planned, RayApi(planned.driver.address), values, knobs, announce=args.announce)
     where = f"{attempt.checkpoint} (step {attempt.step})" if attempt.checkpoint else "the beginning"
     say.info(
         f"attempt {attempt.job_dir.attempt} of {attempt.job_dir.submission_id}, as asked for {asked.ray_id}, from {where}"
@@ -140,9 +141,15 @@ def _as_before(planned: plan.Plan, attempt: Attempt, typed: Sequence[Override], 
     )
 
 
-def _need_over(job: JobDir, api: RayApi) -> None:
-    """Two attempts of a job never run at once. Raises BadInput; RegressError if Ray does not answer."""
-    judgement = status_of(job, api.job(job.ray_id))
+def _need_over(args: argparse.Namespace, asked: JobDir) -> None:
+    """Two attempts of a job never run at once, whatever else is wrong. Raises BadInput; RegressError if Ray does not answer.
+
+    A dry run asks nobody.
+    """
+    if args.knobs.is_on("DRY_RUN"):
+        return
+    job = asked.attempts()[-1]
+    judgement = status_of(job, RayApi(find.plan_of(job)["address"]).job(job.ray_id))
     if judgement.status.exit is None:
         raise BadInput(
             f"{job.ray_id} is {judgement.status.value}: wait for its end ('make wait JOB={job.ray_id}') or stop it "

@@ -172,8 +172,11 @@ compose::_start_all() {
   node::ask "$dir" "$(hosts::engines)" compose::_start_at
 }
 
-# Compose reports every step; only errors are worth a line. Its exit status still decides (pipefail).
+# Compose starts no paused container. It reports every step; only errors are worth a line. Its exit status still decides (pipefail).
 compose::_start_at() {
+  local paused=()
+  output::read_lines paused hosts::docker "$1" ps --quiet --filter status=paused --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}"
+  ((${#paused[@]} == 0)) || hosts::docker "$1" unpause "${paused[@]}" >/dev/null
   compose::run "$1" up --detach --no-build --quiet-pull 2>&1 |
     { grep -vE '^ *(Container|Network|Volume) .*(Creating|Created|Starting|Started|Running|Recreate|Recreated|Waiting|Healthy)$' >&2 || true; }
 }
@@ -263,7 +266,7 @@ compose::_compare_at() {
       [[ $status == running ]] || missing+=("$node")
       continue
     fi
-    [[ $status != running ]] || ended+=("$node")
+    [[ $status != @(running|paused) ]] || ended+=("$node")
   done <"$1"
 }
 

@@ -27,7 +27,9 @@ transport::load() {
 }
 declare -gA _TRANSPORT_ADDRESS=() _TRANSPORT_SINCE=() _TRANSPORT_OWNERS=()
 # On a host's own network the engine knows no address: the container has it as a label.
-_TRANSPORT_LOOK='{{.Name}}|{{.State.Running}}|{{.State.StartedAt}}|{{index .Config.Labels "verl-regress.address"}}{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}'
+# A paused container takes no command: for us it does not run.
+readonly _TRANSPORT_RUNS='{{and .State.Running (not .State.Paused)}}'
+_TRANSPORT_LOOK="{{.Name}}|${_TRANSPORT_RUNS}|"'{{.State.StartedAt}}|{{index .Config.Labels "verl-regress.address"}}{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}'
 _TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.cluster"}}|{{index .Config.Labels "verl-regress.owner"}}'
 _TRANSPORT_LOOK+='|{{index .Config.Labels "verl-regress.user"}}|{{index .Config.Labels "verl-regress.workdir"}}'
 readonly _TRANSPORT_LOOK
@@ -86,7 +88,7 @@ transport::_is_another() {
 }
 
 transport::is_alive() {
-  [[ $(hosts::docker "$1" inspect --format '{{.State.Running}}' "${CLUSTER_NAME}-$1" 2>/dev/null) == true ]]
+  [[ $(hosts::docker "$1" inspect --format "$_TRANSPORT_RUNS" "${CLUSTER_NAME}-$1" 2>/dev/null) == true ]]
 }
 
 transport::address() {

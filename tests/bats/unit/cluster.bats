@@ -236,3 +236,16 @@ LINES
   refute_text '0a1b'
   [[ $(grep -c 'made Ray' <<<"$output") == 1 ]]
 }
+
+@test "a token that was lost is the one that a node has" {
+  local token
+  token=$(printf '0a1b%.0s' {1..16})
+  mkdir -p "${BOX}/work dir"/{cache,secrets,shared}
+  printf 0123456789abcdef >"${BOX}/work dir/id"
+  stub docker "case \$* in inspect*) echo true ;; 'exec mvp11-worker-0 sh -c cat'*) printf ${token} ;; exec*) exit 1 ;; esac"
+  sandbox::lines WORKDIR="${BOX}/work dir" <<<'cluster::ensure_token'
+  assert_status 0
+  assert_line "changed wrote Ray's token for mvp11 again, as worker-0 has it (${BOX}/work dir/secrets/mvp11.token, mode 600)"
+  [[ $(<"${BOX}/work dir/secrets/mvp11.token") == "$token" ]]
+  refute_text "$token"
+}

@@ -26,6 +26,9 @@ SH
   touch "${BOX}/gets"
 }
 
+# put: the copy has all its files.
+put() { (cd "$HERE" && tar -h --exclude=__pycache__ --exclude='.*_cache' -c py judge/verl_verdict rehearsal/verl_rehearsal) | tar -C "$DIR" -x; }
+
 # verb WORD...: a verb of the library; KNOB=VALUE first.
 verb() { sandbox::verb CLUSTER_NAME=mine SHARED_ROOT="$ROOT" "$@"; }
 
@@ -41,23 +44,40 @@ give() {
 }
 
 @test "our own copy is run, and gets what is on stdin" {
+  put
   verb helper::is_put
   assert_status 0
   verb helper::run_in head submit <<<'sk-0123456789'
   assert_status 0
   [[ $(<"${BOX}/got") == sk-0123456789 ]]
   assert_called "python3 ${DIR}/py/run.py --shared-root"
-  rmdir "$DIR"
+  rm -r "$DIR"
   verb helper::is_put
   assert_status 1
   refute_text 'belongs to'
 }
 
+@test "a copy that lacks a file is brought again, with all of them" {
+  rm "${HERE}"/{py,judge,rehearsal} # links: only a copy is put as its files
+  cp -r -t "$HERE" -- "${REPO}"/{py,judge,rehearsal}
+  put
+  mkdir -p "${ROOT}/jobs"
+  rm "${DIR}/py/verl_regress/jobs/hints.py"
+  verb helper::ensure
+  assert_status 0
+  assert_line "changed helper put at ${BOX}/work dir/shared${DIR#"$ROOT"}"
+  diff -r -x __pycache__ -x '.*_cache' "${REPO}/py" "${DIR}/py"
+  [[ $(ls "${DIR%/*}") == "${DIR##*/}" ]] || fail "left: $(ls "${DIR%/*}")"
+  verb helper::ensure
+  refute_text changed
+}
+
 @test "each use of a copy is known by its time, and makes none" {
+  put
   touch -d '3 days ago' "$DIR" "${BOX}/before"
   verb helper::is_put
   [[ $DIR -nt ${BOX}/before ]]
-  rmdir "$DIR"
+  rm -r "$DIR"
   verb helper::is_put
   assert_status 1
   [[ ! -e $DIR ]]
@@ -79,11 +99,12 @@ give() {
 
 @test "a question runs our own copy, or one that leaves nothing behind" {
   rm "${BOX}/gets"
+  put
   verb helper::ask head status --limit=5
   assert_status 0
   assert_called "python3 ${DIR}/py/run.py --shared-root ${ROOT} "
   assert_called ' status --limit=5'
-  rmdir "$DIR"
+  rm -r "$DIR"
   find "$ROOT" | sort >"${BOX}/before"
   verb helper::ask head status --limit=6
   assert_status 0

@@ -17,7 +17,7 @@ setup() {
     case "$*" in
       'inspect --format {{.Name}}|'*) cat "${BOX}/containers" 2>/dev/null || true ;;
       'inspect --format {{.State.Running}} {{'*) cat "${BOX}/now" 2>/dev/null ;;
-      inspect*) echo true ;;
+      inspect*) cat "${BOX}/alive" 2>/dev/null || echo true ;;
       'compose version'*) echo 2.40.3 ;;
       'version '*) echo 20.10 ;;
       'ps --all --filter label=verl-regress.cluster=mine '*) cat "${BOX}/owners" 2>/dev/null || true ;;
@@ -74,7 +74,7 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
     assert_error 2 "${WORK} belongs to nobody, and $(id -un) cannot write there (WORKDIR, from the command line or environment): run this as nobody, or in a checkout of your own with another CLUSTER_NAME and DASHBOARD_PORT."
   done
   sandbox::verb "${MINE[@]}" dashboard::need_token
-  assert_error 1 "${WORK}/secrets/mine.token, which has Ray's token, is not readable for $(id -un): run this as nobody, who brought mine up, or 'make down up' if it is missing."
+  assert_error 1 "${WORK}/secrets/mine.token, which has Ray's token, is not readable for $(id -un): run this as nobody, who brought mine up, or 'make up' if it is missing."
 }
 
 @test "the id is readable for all users and belongs to the owner of WORKDIR" {
@@ -104,7 +104,7 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   assert_line '[] [4242] []'
   printf '00000000000000AA' >"${WORK}/id"
   in_lib <<<"$who"
-  assert_error 1 "${WORK}/id does not hold the 16 hex digits that 'make up' wrote there: restore it, or remove it and the cluster (docs/lifecycle.md)."
+  assert_error 1 "${WORK}/id does not hold the 16 hex digits that 'make up' wrote there: remove it; 'make up' then writes a new one, or says which one the cluster has."
 }
 
 @test "every script is refused on another's cluster, and nothing is run on its nodes" {
@@ -129,7 +129,7 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   assert_error 2 "The cluster mine belongs to another checkout: /moved/from/here of user me: ${CURE}"
   cluster_of 00000000000000bb me "$WORK"
   in_lib <<<'owner::need_own'
-  assert_status 2
+  assert_error 2 "The cluster mine was brought up from this WORKDIR under the id 00000000000000bb, which ${WORK}/id does not hold any more: type 'echo 00000000000000bb >${WORK// /\\ }/id' to have it back, or set another CLUSTER_NAME (and DASHBOARD_PORT) if that cluster is another machine's."
   cluster_of '' '' ''
   in_lib <<<'prereq::owner'
   assert_error 2 "${UNKNOWN}"
@@ -309,6 +309,34 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   assert_line 'Error response of mine'
 }
 
+@test "what a refusal for a lost id says to type makes the cluster ours again" {
+  local script
+  ours
+  rm "${WORK}/id"
+  for script in 00_prereq_check 01_up 02_down; do
+    mine "scripts/${script}.sh"
+    assert_status 2
+    [[ ! -e ${WORK}/id ]] || fail "${script} made another id"
+  done
+  bash -c "$(sed -n "s/^error .* type '\(echo .*\)' to have it back.*/\1/p" <<<"$output")"
+  in_lib <<<'owner::need_own'
+  assert_status 0
+}
+
+@test "a paused container does not run, and make up lets it go on" {
+  ours
+  echo false >"${BOX}/alive"
+  sed -i 's/worker-0|true/worker-0|false/' "${BOX}/containers"
+  in_lib <<<'node::exec worker-0 true'
+  assert_error 8 "The node 'worker-0' is not running (container mine-worker-0, from CLUSTER_NAME=mine): bring the cluster up with 'make up'."
+  sed -i 's/worker-0 running/worker-0 paused/' "${BOX}/states"
+  sed -i "s/^      'ps --all --no-trunc '.*'{{.ID}}')/      'ps --quiet --filter status=paused '*) echo id2 ;;\n&/" "${BOX}/bin/docker"
+  in_lib <<<'compose::ensure_up'
+  assert_status 0
+  assert_line 'changed containers brought up: mine-worker-0'
+  [[ $(grep -nE '^docker unpause id2$|^docker compose .* up ' "$CALLS" | cut -d: -f2 | cut -d' ' -f2 | paste -sd' ') == 'unpause compose' ]] || fail "$(<"$CALLS")"
+}
+
 # interrupted WORD...: a submission whose helper prints the first WORD and, after SIGINT, the others.
 interrupted() {
   ours
@@ -316,7 +344,7 @@ interrupted() {
   rm -f "${BOX}"/{go,under-way}
   mkfifo "${BOX}/go" "${BOX}/under-way"
   printf '%s\n' "cat >/dev/null; printf '${1:+$1\\n}'; echo >'${BOX}/under-way'; read -r _ <'${BOX}/go'; printf '${2:+$2\\n}'" >"${BOX}/exec"
-  sed -i 's/^      exec\*) sh/      *" test -d "*) ;;\n      exec*) sh/' "${BOX}/bin/docker"
+  sed -i 's/^      exec\*) sh/      *"test -d "*) ;;\n      exec*) sh/' "${BOX}/bin/docker"
   # Opening a pipe that has no other end would wait forever.
   run timeout 60 env -i HOME="${BOX}/home dir" PATH="${BOX}/bin" TMPDIR="${BOX}/tmp" PROFILE=cpu NO_COLOR=1 CLUSTER_NAME=mine WORKERS=1 \
     WORKDIR="$WORK" BOX="$BOX" HERE="$HERE" "${BOX}/bin/python3" -c '
