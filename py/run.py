@@ -21,7 +21,9 @@ def _start() -> int:
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         if package == "verl_regress":
-            raise SystemExit(f"error   {HERE} lacks {error.name}, a part of the helper: bring it with 'make up'.") from None
+            raise SystemExit(
+                f"error   {HERE} lacks {error.name}, a part of the helper: bring it with 'make up'."
+            ) from None
         cure = "bring it with 'scripts/12_install_py_deps.sh'"
         if package in {"numpy", "scipy", "matplotlib"}:  # the judge's
             cure = "'make verify' and 'make history' bring it to the head of a cluster that is up, from WHEELHOUSE if you set that"

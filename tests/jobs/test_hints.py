@@ -17,7 +17,8 @@ BY_NAME = {case["name"]: case for case in CASES}
 
 def plan_of(case):
     code_id = f"failure-{case['name'].replace('_', '-')}" if "edits" in case else "codeA"
-    return {"code_path": f"/private/common/code/verl/{code_id}", "shared_root": "/private"}
+    reward = f"compute_score in /private/user/code/failures/{case['name']}.py" if "reward_fn" in case else None
+    return {"code_path": f"/private/common/code/verl/{code_id}", "shared_root": "/private", "reward_function": reward}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -32,7 +33,7 @@ def test_the_root_exception_its_place_its_step_and_what_to_do(make_job, file):
     if file.suffix == ".json":
         assert found == {**wanted, "step": None}  # the step is in the log
     else:
-        assert found == {**wanted, "where": None}
+        assert found == {**wanted, "where": wanted["where"] if case.get("only_logged") else None}
 
 
 def test_the_table_is_complete_and_its_files_are_small():
@@ -151,3 +152,28 @@ def test_the_hint_is_for_the_whole_message_however_much_of_it_is_kept(make_job, 
     found = failure.root_cause(job, plan_of({"name": "nccl"}), 1)
     assert found["hint"].startswith(SHM)
     assert len(found["message"]) == 300
+
+
+MANAGERS = "verl/experimental/reward_loop/reward_manager/"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "where", "returned"),
+    [
+        ("KeyError", "'score'", f"{MANAGERS}gdpo.py:89", "a dict without 'score'"),
+        ("KeyError", "'score'", "user/code/reward.py:3", None),
+        ("KeyError", "'score'", None, None),
+        ("KeyError", "'rm_scores'", "user/code/reward.py:3", None),
+        ("KeyError", "'ground_truth'", f"{MANAGERS}naive.py:53", None),
+        ("TypeError", "unsupported operand type(s) for +=: 'NoneType' and 'float'", f"{MANAGERS}dapo.py:131", "what is no number"),
+        ("TypeError", "unsupported operand type(s) for +: 'NoneType' and 'int'", "user/code/reward.py:3", None),
+        ("TypeError", "compute_score() got an unexpected keyword argument 'extra_info'", "verl/trainer/ppo/reward.py:42", None),
+        ("pydantic_core._pydantic_core.ValidationError", "1 validation error for Rollout temperature Input should be a valid number", None, None),
+    ],
+)  # fmt: skip
+def test_only_what_comes_from_the_returned_value_is_put_to_the_reward_function(kind, message, where, returned):
+    hint = hints.of_reward(kind, message, where, "f in r.py")
+    assert hint == (
+        returned
+        and f"f in r.py returned {returned} for an answer: return a number for every answer, or a dict with a number as its 'score'"
+    )

@@ -228,6 +228,7 @@ def test_the_whole_plan_is_recorded(planned, shared, monkeypatch):
         "model": str(shared.models / "tiny"),
         "dataset": str(shared.datasets / "sums"),
         "reward_fn": str(user_reward),
+        "reward_function": f"compute_score in {user_reward}",
         "inputs": [
             {
                 "key": key,

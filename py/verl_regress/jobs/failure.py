@@ -39,15 +39,17 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"\(\S+ pid=\d+(?:, ip=[^)]+)?\) ?")  # Ray's, of the lines of other processes
 _BEGIN = re.compile(r"Traceback \(most recent call last\):$|.*\bray::[^\s(]+\(\) \(pid=\d+")
 _RAISED = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (.*))?$")
+_FRAME = re.compile(r'  File "([^"]+)", line (\d+)')
 # Of all that ActorDiedError lists, the class is the part that readers know.
 _ACTOR = re.compile(r"\.? class_name: (?:\S*\.)?(\w+)\b.*")
 # Exceptions that only wrap another one.
 _CARRIERS = ("SystemExit", "InstantiationException", "DatasetGenerationError", "RemoteTraceback")
-# What a process says when another one went away or failed: the root cause is in that other process. The last one is from verl 0.9.1's
-# V1 trainer, whose agent loops only log what went wrong with an answer.
+# What verl 0.9.1's V1 trainer says if its agent loops, which only log what went wrong with an answer, gave it none.
+_ONLY_LOGGED = r"no materializable trajectories"
+# What a process says when another one went away or failed: the root cause is in that other process.
 _SYMPTOM = re.compile(
     r"ActorDiedError|ActorUnavailableError|RayActorError|WorkerCrashedError|NodeDiedError|[Cc]onnection closed by peer"
-    r"|[Cc]onnection reset by peer|Broken pipe|no materializable trajectories"
+    rf"|[Cc]onnection reset by peer|Broken pipe|{_ONLY_LOGGED}"
 )
 _BAR = re.compile(r"Training Progress: +\d+%\||Epoch \d+/\d+: +\d+%\|")  # verl's progress bar
 
@@ -91,12 +93,20 @@ def root_cause(job: JobDir, plan: Mapping[str, Any], code: int) -> dict[str, Any
         return None
     try:
         users = SharedRoot(Path(plan["shared_root"])).user_code
-        found, _ = recorded(job, {f"{plan['code_path']}/": "", f"{users}/": "user/code/"})
-        found = found or in_log(_tail(job))
-        return found and {**found, "step": step(job)}
+        roots = {f"{plan['code_path']}/": "", f"{users}/": "user/code/"}
+        found = recorded(job, roots)[0] or in_log(_tail(job))
+        if found is not None and re.search(_ONLY_LOGGED, found["message"]):
+            found = _in_log_of_others(_tail(job), roots) or found
+        return found and {**found, "hint": found["hint"] or _hint_of_reward(plan, found), "step": step(job)}
     except Exception as error:
         say.info(f"the root exception was not found: {type(error).__name__}: {error}")
         return None
+
+
+def _hint_of_reward(plan: Mapping[str, Any], cause: Mapping[str, Any]) -> str | None:
+    """What the job's own reward function, if it has one, should have returned, if the cause is that."""
+    function = plan.get("reward_function")
+    return function and hints.of_reward(cause["type"], cause["message"], cause["where"], function)
 
 
 def sentence(cause: Mapping[str, Any], most: int = _LONGEST) -> str:
@@ -196,6 +206,21 @@ def in_log(log: str) -> dict[str, Any] | None:
         if (raised := _RAISED.match(line)) is not None:
             return _cause(raised[1], raised[2] or "", after=own[number : number + _MORE_LINES])
     return _cause("", own[-1]) if own else None
+
+
+def _in_log_of_others(log: str, roots: Mapping[str, str]) -> dict[str, Any] | None:
+    """The last exception that another process of the job wrote into the driver's log, with its place."""
+    lines = [(match[0], line[match.end() :]) for line in _lines(log) if (match := _PREFIX.match(line))]
+    begins = [number for number, (_, line) in enumerate(lines) if _BEGIN.match(line)]
+    if not begins:
+        return None
+    process, frames = lines[begins[-1]][0], []
+    for line in (line for other, line in lines[begins[-1] :] if other == process):
+        if (frame := _FRAME.match(line)) is not None:
+            frames.append((frame[1], int(frame[2])))
+        elif (raised := _RAISED.match(line)) is not None:
+            return _cause(raised[1], raised[2] or "", _where(frames, roots))
+    return None
 
 
 def _tail(job: JobDir) -> str:

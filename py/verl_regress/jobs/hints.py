@@ -86,6 +86,35 @@ HINTS = {
     ),
 }
 
+# What the user's reward function returned where verl needs a number, by type, message and place of the exception. Read in verl 0.7.1 to 0.9.1:
+# experimental/reward_loop/reward_manager/*.py, experimental/agent_loop/agent_loop.py, trainer/ppo/reward.py, trainer/ppo/v1/trainer_base.py.
+_MANAGER = "verl/experimental/reward_loop/reward_manager/"
+_NO_REWARDS = {
+    ("KeyError", r"\bkey \W*rm_scores\b.* not found in TensorDict", ""): "None",
+    ("KeyError", r"'score'", _MANAGER): "a dict without 'score'",
+    (
+        r"pydantic_core\S*\.ValidationError",
+        r"\breward_score Input should be a valid number(?:.*input_type=(\w+))?",
+        "",
+    ): "what is no number, a {0},",
+    (
+        "TypeError",
+        r"can't assign an? (\w+) to a torch\.FloatTensor",
+        "verl/experimental/agent_loop/",
+    ): "what is no number, a {0},",
+    ("TypeError", r"unsupported operand|can only concatenate", _MANAGER): "what is no number",  # dapo adds to it
+}
+
+
+def of_reward(kind: str, message: str, where: str | None, function: str) -> str | None:
+    """The advice for an exception at `where` that comes from what the reward function returned, which is named `function`; or None."""
+    for (types, part, place), returned in _NO_REWARDS.items():
+        match = re.search(part, message)
+        if re.fullmatch(types, kind) and match is not None and (where or "").startswith(place):
+            what = returned.format(*(each or "text or a container" for each in match.groups()))
+            return f"{function} returned {what} for an answer: return a number for every answer, or a dict with a number as its 'score'"
+    return None
+
 
 def find(kind: str, message: str) -> str | None:
     """The first advice that fits an exception of the type `kind` with this message, or None."""

@@ -117,6 +117,7 @@ class Plan(Draft):
             "model": str(next((one.path for one in self.inputs if one.key in _TRAINED), paths.model)),
             "dataset": self._dataset(),
             "reward_fn": str(paths.reward_fn) if paths.reward_fn is not None else None,
+            "reward_function": self._reward_function(),
             "inputs": [
                 {**asdict(one), "path": str(one.path), "sha256": self.hashes.get(one.path)} for one in self.inputs
             ],
@@ -142,6 +143,11 @@ class Plan(Draft):
         """How long prompts may be, and which setting names tools: what metrics alone do not say (verl_regress.jobs.conditions)."""
         value = self.composed.value
         return {"max_prompt_length": value(_PROMPT), "tools": next((key for key in _TOOLS if value(key)), None)}
+
+    def _reward_function(self) -> str | None:
+        """The reward function that is not verl's own, as messages name it."""
+        _, path, name = reward_fn.named_in(self.composed)
+        return f"{name} in {path}" if path else None
 
     def _dataset(self) -> str:
         """The data set, or else the files that verl's config names."""

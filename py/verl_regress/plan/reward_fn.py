@@ -35,6 +35,17 @@ def parsed(path: Path) -> ast.Module:
         return ast.Module([], [])
 
 
+def named_in(composed: Composed) -> tuple[str, str, str]:
+    """The key of verl's config that counts for the reward function, and the file and the name there; both "" if there is none.
+
+    A legacy key that is set replaces the whole new mapping (verl 0.7.1 to 0.9.1, migrate_legacy_reward_impl).
+    """
+    is_legacy = any(composed.value(f"{_LEGACY_REWARD}.{part}") is not None for part in ("path", "name"))
+    key = _LEGACY_REWARD if is_legacy else NEW_REWARD
+    path, name = (str(composed.value(f"{key}.{part}") or "") for part in ("path", "name"))
+    return key, path, name
+
+
 def check(
     root: SharedRoot, composed: Composed, given: Path | None, origin: str, code_path: Path, code: Mapping[str, Any]
 ) -> None:
@@ -43,16 +54,13 @@ def check(
     `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `code` is the record of the snapshot at `code_path`.
     A file outside the shared root is not checked, because only the nodes may have it; nor is a module (pkg://).
     """
-    # A legacy key that is set replaces the whole new mapping (verl 0.7.1 and 0.8.0, migrate_legacy_reward_impl).
-    is_legacy = any(composed.value(f"{_LEGACY_REWARD}.{part}") is not None for part in ("path", "name"))
-    key = _LEGACY_REWARD if is_legacy else NEW_REWARD
-    text, name = composed.value(f"{key}.path"), str(composed.value(f"{key}.name") or "")
+    key, text, name = named_in(composed)
     if not text and given is not None:
         raise BadInput(
             f"reward_fn_path={given} (from {origin}) would not be used, because an override empties {NEW_REWARD}.path or sets "
             f"{_LEGACY_REWARD}.name, which replaces it: leave that override out, and name a function with {NEW_REWARD}.name."
         )
-    path = Path(str(text).removeprefix("file://"))
+    path = Path(text.removeprefix("file://"))
     if not text or root.escape_of(path) is not None:
         return
     set_by = composed.origin_of(f"{key}.path") or "an override"
