@@ -39,6 +39,7 @@ SUBCOMMANDS = {
     "snapshot": _Subcommand("make or check a snapshot of verl", "store.snapshot"),
     "secrets": _Subcommand("which secrets a JobSpec names", "submit.needed_secrets"),
     "submit": _Subcommand("submit a JobSpec", "submit.submit"),
+    "reward-check": _Subcommand("try the reward function of a JobSpec", "submit.reward_check"),
     "precheck": _Subcommand("check a JobSpec where no cluster is", "submit.precheck"),
     "export": _Subcommand("print a file that runs a JobSpec elsewhere", "submit.export_command"),
     "submit-exported": _Subcommand(

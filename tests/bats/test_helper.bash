@@ -61,7 +61,7 @@ fake_engine() {
     printf 'case "$*" in\n%s\n' "$(cat)"
     cat <<'STUB'
   'inspect --format {{.Name}}|'*) cat "${BOX}/containers" ;;
-  'inspect --format {{.State.Running}}'*)
+  'inspect --format {{'*'.State.Running'*)
     grep -q "^/${!#}|" "${BOX}/containers" || exit 1
     [[ $* == *StartedAt* ]] && echo true since || echo true
     ;;

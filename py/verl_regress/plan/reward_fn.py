@@ -112,7 +112,7 @@ def _check_call(
     path: Path, name: str, named: str, composed: Composed, code_path: Path, code: Mapping[str, Any]
 ) -> None:
     """A function that is decorated, imported or assigned, and a reward manager of the user's own, may do anything: they are not checked."""
-    called = _keywords_of_call(code_path / MANAGERS / f"{composed.value('reward.reward_manager.name')}.py")
+    called = keywords_of_call(composed, code_path)
     defined = [node for node in parsed(path).body if getattr(node, "name", None) == name]
     if not called or len(defined) != 1:
         return
@@ -137,8 +137,9 @@ def _takes(given: ast.arguments, passed: set[str]) -> bool:
     return given.kwarg is not None or passed <= {each.arg for each in (*given.args, *given.kwonlyargs)}
 
 
-def _keywords_of_call(manager: Path) -> list[str]:
-    """The names with which a reward manager calls `compute_score`, every time; none if it is not verl's, or it passes them otherwise."""
+def keywords_of_call(composed: Composed, code_path: Path) -> list[str]:
+    """The names with which the reward manager calls `compute_score`, every time; none if it is not verl's, or it passes them otherwise."""
+    manager = code_path / MANAGERS / f"{composed.value('reward.reward_manager.name')}.py"
     calls = [
         [word.arg for word in node.keywords if word.arg]
         for node in ast.walk(parsed(manager))

@@ -93,6 +93,51 @@ THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container
   [[ $(JSON=1 scripts/50_status.sh | jq -r '[.nodes[] | select(.state == "ALIVE") | .name] | join(" ")') == 'head worker-0 worker-1' ]]
 }
 
+@test "a reward function is called on a worker before its job is submitted" {
+  mkdir -p "${WORKDIR}/shared/user/code"
+  printf 'import os\n\n\ndef compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return {"acc": 1, os.environ["WORD"]: 1.0}\n' \
+    >"${WORKDIR}/shared/user/code/word.py"
+  # shellcheck disable=SC2016  # the JobSpec's own
+  printf '%s\n' 'workload: grpo' 'reward_fn_path: ${shared_root}/user/code/word.py' 'secrets: [{name: WORD}]' >"${BATS_TEST_TMPDIR}/word.yaml"
+  refused 2 "REWARD_CHECK=1: compute_score in ${WORKDIR}/shared/user/code/word.py returned a dict without 'score' on row 1 of ${WORKDIR}/shared/datasets/sums/train.parquet (${WORKDIR}/shared/user/code/word.py:4): correct it, or leave REWARD_CHECK out; nothing was submitted." \
+    env WORD=a-word-of-mine REWARD_CHECK=1 scripts/44_submit_sdk.sh "${BATS_TEST_TMPDIR}/word.yaml"
+}
+
+@test "make up repairs a paused worker, a damaged helper, a lost token" {
+  local dir token="${WORKDIR}/secrets/${CLUSTER_NAME}.token" before
+  before=$(<"$token")
+  docker pause "${CLUSTER_NAME}-worker-1"
+  dir=$(find "${WORKDIR}/shared/common/code/verl_regress" -mindepth 1 -maxdepth 1 -regex '.*/[0-9a-f]+' -printf '%T@ %p/\n' | sort -n | sed -n '$s/^[^ ]* //p')
+  chmod -R u+w "$dir"
+  rm "${dir}py/verl_regress/jobs/hints.py" "$token"
+  run scripts/51_logs.sh
+  [[ $output != *Traceback* ]] || fail 'a page of Python'
+  run scripts/64_dashboard.sh
+  assert_status 1
+  [[ $output == *"or 'make up' if it is missing."* ]] || fail 'another cure'
+  run make --no-print-directory up
+  assert_status 0
+  assert_line "changed wrote Ray's token for ${CLUSTER_NAME} again, as head has it \\(${token}, mode 600\\)"
+  assert_line "changed containers brought up: ${CLUSTER_NAME}-worker-1"
+  assert_line "changed helper put at .*"
+  [[ $(<"$token") == "$before" && -f ${dir}py/verl_regress/jobs/hints.py ]]
+  run scripts/64_dashboard.sh
+  assert_status 0
+  container::is_ready || fail 'Ray lacks a node'
+}
+
+@test "a lost id is what the refusal says to write" {
+  local before
+  before=$(<"${WORKDIR}/id")
+  rm "${WORKDIR}/id"
+  run make --no-print-directory up
+  [[ $status != 0 && ! -e ${WORKDIR}/id ]]
+  bash -c "$(sed -n "s/^error .* type '\\(echo .*\\)' to have it back.*/\\1/p" <<<"$output")"
+  [[ $(<"${WORKDIR}/id") == "$before" ]]
+  run make --no-print-directory check
+  assert_status 0
+}
+
 @test "a worker that is down: a job that needs it is refused within seconds" {
   docker kill "vrtest-quick-worker-1" >/dev/null
   SECONDS=0

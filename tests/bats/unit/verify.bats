@@ -16,7 +16,7 @@ setup() {
     case "$*" in
       'inspect --format {{.Name}}|'*) cat "${BOX}/containers" ;;
       'inspect --format {{.State.Running}} {{.State.StartedAt}}'*) [[ -s ${BOX}/containers ]] && echo true since ;;
-      'inspect --format {{.State.Running}}'*) [[ -s ${BOX}/containers ]] && echo true ;;
+      'inspect --format {{and '*) [[ -s ${BOX}/containers ]] && echo true ;;
       *' leftovers '*) echo 0 ;;
       *' verify open '*) printf '20261122T100000Z\0jobspecs/sft.yaml\0' ;;
       *' verify run '*)
