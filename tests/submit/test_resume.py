@@ -12,7 +12,7 @@ from shared_fixtures import SPEC, record, write, write_checkpoint
 from streams import tar
 
 from verl_regress.base.layout import JobDir
-from verl_regress.plan import contents
+from verl_regress.plan import data_files
 from verl_regress.session.evidence import digest
 from verl_regress.store import snapshot
 
@@ -282,7 +282,7 @@ def test_what_only_a_worker_has_is_compared_there(ended, run, tmp_path):
 
 def test_a_resume_at_the_end_of_the_data_is_refused_with_more_epochs(ended, run, monkeypatch):
     job = ended("OVERRIDES=data.train_batch_size=8 trainer.total_training_steps=20")
-    monkeypatch.setattr(contents, "check", lambda *_: 64)
+    monkeypatch.setattr(data_files, "check", lambda *_: data_files.Data(rows=64))
     checkpoint = write_checkpoint(job, 8, latest=8)
     assert run("resume", "me").is_refusal(
         f"JOB=me has all its 8 steps done ({checkpoint}): ask for more, as in OVERRIDES=trainer.total_epochs=3."
