@@ -57,9 +57,8 @@ host::_look_for_stopped_engine() {
     host::_look_for_stopped_podman
     return
   fi
-  [[ -z ${DOCKER_HOST:-} ]] ||
-    cli::die 1 "DOCKER_HOST=${DOCKER_HOST} (environment) names an engine that does not answer: start it, or unset DOCKER_HOST to use one on this machine."
-  engine::need_permission
+  engine::ask
+  engine::is_startable || engine::need
   host::_want docker.io command -v docker
   host::_want docker.io command -v dockerd
   host::_want iptables command -v iptables

@@ -24,24 +24,27 @@ compose::_template() {
 
 # compose::render ENGINE: prints a compose file with the services of that engine (hosts::engines).
 compose::render() {
-  local node group
-  group=$(compose::_render_group)
+  local node common
+  common=$(compose::_render_common)
   printf 'services:\n'
   for node in $(hosts::nodes_of "$1"); do
     if [[ $node != head ]]; then
       compose::_render_worker "$node"
-    elif [[ $1 != this || -n $group ]]; then
+    elif [[ $1 != this || -n $common ]]; then
       printf '  head:\n'
     fi
-    [[ -z $group ]] || printf '%s\n' "$group"
+    [[ -z $common ]] || printf '%s\n' "$common"
     [[ $1 == this ]] || compose::_render_host "$node"
   done
   [[ $1 == this || $1 == head ]] || printf '  head: {profiles: [elsewhere]}\n'
 }
 
-# compose::_render_group: that the processes of a node are in SHARED_GROUP.
-compose::_render_group() {
+# compose::_render_common: what all nodes have: their processes are in SHARED_GROUP, and SELinux does not keep them from the shared root,
+# whose files have no label for containers.
+compose::_render_common() {
   local gid
+  engine::ask
+  [[ $ENGINE_SECURITY != *name=selinux* ]] || printf '    security_opt: ["label=disable"]\n'
   [[ -n $SHARED_GROUP ]] || return 0
   gid=$(nodes::shared_group)
   printf '    group_add: ["%s"]\n' "$gid"
@@ -146,6 +149,8 @@ compose::ensure_up() {
   local why='' other changed remade=() surplus=() missing=() ended=()
   other=$({ nodes::owners && compose::owners; } | owner::first_other)
   owner::refuse "$other"
+  compose::need_own_network
+  engine::ask # for what is rendered
   devices::take
   compose::_compare
   output::read_lines changed cluster_knobs::changed containers
@@ -172,13 +177,19 @@ compose::_start_all() {
   node::ask "$dir" "$(hosts::engines)" compose::_start_at
 }
 
-# Compose starts no paused container. It reports every step; only errors are worth a line. Its exit status still decides (pipefail).
+# Compose starts no paused container. It reports every step; only errors are worth a line, and the last one says why containers did not come up.
 compose::_start_at() {
-  local paused=()
+  local said status=0 cure='correct that, then run this again' paused=()
   output::read_lines paused hosts::docker "$1" ps --quiet --filter status=paused --filter "label=${COMPOSE_LABEL}=${CLUSTER_NAME}"
   ((${#paused[@]} == 0)) || hosts::docker "$1" unpause "${paused[@]}" >/dev/null
-  compose::run "$1" up --detach --no-build --quiet-pull 2>&1 |
-    { grep -vE '^ *(Container|Network|Volume) .*(Creating|Created|Starting|Started|Running|Recreate|Recreated|Waiting|Healthy)$' >&2 || true; }
+  said=$(compose::run "$1" up --detach --no-build --quiet-pull 2>&1) || status=$?
+  said=$(grep -vE '^ *(Container|Network|Volume) .*(Creating|Created|Starting|Started|Running|Recreate|Recreated|Waiting|Healthy)$' <<<"$said") || said=''
+  if ((status != 0)); then
+    [[ $said != *'address pool'* ]] ||
+      cure="remove networks that nothing uses ('docker network prune'), end a VPN whose routes cover all addresses, or add default-address-pools to the engine's daemon.json"
+    cli::die 1 "The containers did not come up ($(cli::shown "${said##*$'\n'}")): ${cure}."
+  fi
+  [[ -z $said ]] || printf '%s\n' "$said" >&2
 }
 
 # compose::ensure_down: nothing with this cluster's label is left; the shared directory is not touched.
@@ -222,6 +233,15 @@ compose::owners() {
   cli::temp_dir owners
   node::ask "$owners" "$(hosts::engines)" compose::_owners_at
   cat -- "$owners"/* | sort -u # a pipe, because Bash would become a last command, and clean nothing up
+}
+
+# compose::need_own_network: the network of our name bears our label, or is not there yet. Nodes on several hosts have none.
+compose::need_own_network() {
+  local found
+  ! hosts::are_several || return 0
+  found=$(docker network inspect --format "{{index .Labels \"${COMPOSE_LABEL}\"}}" "${CLUSTER_NAME}_ray" 2>/dev/null) || return 0
+  [[ $found == "$CLUSTER_NAME" ]] ||
+    cli::die 2 "The network ${CLUSTER_NAME}_ray does not bear our label (an older version made it, or another tool): remove it with 'docker network rm ${CLUSTER_NAME}_ray', or set another CLUSTER_NAME (and DASHBOARD_PORT)."
 }
 
 compose::_owners_at() {

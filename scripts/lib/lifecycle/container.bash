@@ -11,10 +11,11 @@ nodes::debugger_host() { ! hosts::are_several || printf '127.0.0.1\n'; }
 
 # nodes::check: what must be true before anything is changed.
 nodes::check() {
+  engine::ask # for all checks
   if hosts::are_several; then
     prereq::run prereq::engine prereq::owner hosts::check prereq::node_image -- prereq::disk prereq::shared_root prereq::compose
   else
-    prereq::run prereq::engine prereq::owner prereq::port prereq::gpus prereq::node_image -- \
+    prereq::run prereq::engine prereq::owner prereq::port prereq::gpus prereq::node_image prereq::engine_sees -- \
       prereq::disk prereq::memory prereq::shared_root prereq::compose
   fi
 }
@@ -101,7 +102,8 @@ nodes::ensure_up() {
   hosts::need_same_file
   if hosts::are_several; then
     ! hosts::are_allocated || hosts::keep
-    hosts::need_shared_root
+    shared::need_seen
+    log::ok "${WORKDIR}/shared is one directory on every host"
     hosts::ensure_images
     hosts::ensure_tokens
   fi

@@ -117,26 +117,6 @@ hosts::check() {
   done
 }
 
-# hosts::need_shared_root: every host sees what this machine writes to ${WORKDIR}/shared. The doctor tries locks there.
-hosts::need_shared_root() {
-  local file dir
-  cli::temp_dir dir
-  file=$(mktemp "${WORKDIR}/shared/.verl-regress-XXXXXX") ||
-    cli::die 1 "${WORKDIR}/shared cannot be written to (mktemp says why above): free some space there, or mount it writable."
-  cli::on_exit rm -f -- "$file"
-  node::ask_all "$dir" hosts::_need_seen "$file"
-  log::ok "${WORKDIR}/shared is one directory on every host"
-}
-
-hosts::_need_seen() {
-  local seen
-  # shellcheck disable=SC2016  # expanded there
-  seen=$(hosts::on "$1" '[ ! -e "$1" ] || echo seen' "$2") ||
-    hosts::_lost "$?" "$1" "we checked ${WORKDIR}/shared there"
-  [[ -n $seen ]] ||
-    cli::die 1 "$(hosts::describe "$1") does not see at ${WORKDIR}/shared (WORKDIR) what was written there: mount the same directory on every host."
-}
-
 # Ray's token is a file of mode 600 on the host, for the user of the containers.
 hosts::_check_user() {
   local run_as user=${_HOSTS_FACT["$1:user"]}

@@ -27,7 +27,7 @@ image::is_present() { docker image inspect "$1" >/dev/null 2>&1; }
 
 image::need_engine() {
   engine::choose # with nodes that exist already, nothing has needed it yet
-  engine::version >/dev/null
+  engine::need
 }
 
 # image::ensure: the node image exists: the one that NODE_IMAGE names, or one built from the current inputs.
@@ -204,7 +204,7 @@ image::_build() {
 # image::_run_build IMAGE BASE WHEELS LOG: Podman's socket does not speak BuildKit, which Docker needs to mount the wheels.
 image::_run_build() {
   local image=$1 base=$2 wheels=$3 log=$4
-  if [[ $(engine::version) == podman* ]]; then
+  if engine::is_podman; then
     podman --url "$DOCKER_HOST" build --build-arg "BASE_IMAGE=${base}" --file "${REPO_DIR}/docker/Dockerfile" --tag "$image" "$wheels"
   else
     IMAGE=$image BASE=$base WHEELS=$wheels DOCKERFILE="${REPO_DIR}/docker/Dockerfile" DOCKER_BUILDKIT=1 \

@@ -68,15 +68,18 @@ prereq::_sum_up() {
 }
 
 prereq::engine() {
-  local said
-  said=$(engine::version)
-  log::ok "container engine ${said%%|*}"
+  engine::need
+  log::ok "container engine $(engine::describe)"
 }
 
+# prereq::compose: it is there, and knows what we write: `!reset` since 2.18, on a service's networks since 2.24.
 prereq::compose() {
-  local version
+  local version oldest=18 what='this project'
   version=$(docker compose version --short 2>/dev/null) ||
     cli::die 1 "Compose v2 is missing ('docker compose version' fails): run 'scripts/dev/bootstrap_host.sh --engine'."
+  ! hosts::are_several || oldest=24 what="HOSTS_FILE (from ${ENV_ORIGIN[HOSTS_FILE]})"
+  [[ ! $version =~ ^v?([0-9]+)\.([0-9]+) ]] || ((BASH_REMATCH[1] > 2 || (BASH_REMATCH[1] == 2 && BASH_REMATCH[2] >= oldest))) ||
+    cli::die 1 "Compose ${version} ('docker compose version') is too old for ${what}, which needs 2.${oldest}: install a newer docker-compose-plugin, or put one at ${HOME}/.docker/cli-plugins/docker-compose."
   log::ok "Compose ${version}"
 }
 
@@ -97,9 +100,16 @@ prereq::shared_root() {
   log::ok "${WORKDIR}/shared can be written to, and has locks, links and renames"
 }
 
-# prereq::owner: the nodes with our names are ours.
+# prereq::engine_sees: the engine sees the shared root, unless nodes that have it are there already.
+prereq::engine_sees() {
+  [[ -n $(nodes::owners) ]] || shared::need_seen
+  log::ok "the container engine sees ${WORKDIR}/shared"
+}
+
+# prereq::owner: the nodes with our names are ours, and their network.
 prereq::owner() {
   owner::need_own
+  compose::need_own_network
   log::ok "the cluster ${CLUSTER_NAME} is ours, or not there yet"
 }
 
@@ -176,10 +186,8 @@ prereq::_enough_gpus() {
 
 # prereq::_nvidia_engine: this machine's engine can pass GPUs to containers.
 prereq::_nvidia_engine() {
-  local said
-  said=$(engine::version)
-  [[ $said != podman* ]] || # podman's issue 22645, open in 2026; with CDI device names it is issue 28436
-    cli::die 1 "${said%%|*} ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
+  ! engine::is_podman || # podman's issue 22645, open in 2026; with CDI device names it is issue 28436
+    cli::die 1 "$(engine::describe) ignores requests for NVIDIA GPUs that come through its socket, so no worker would have one: set CONTAINER_ENGINE=docker, or use nodes that exist already (TRANSPORT=ssh)."
   prereq::_nvidia_runtime this ''
 }
 

@@ -23,9 +23,45 @@ readonly SHARED_TRIAL='
 # shared::need: this machine's shared root can do all of it. It is tried in the nearest directory that exists. The doctor tries more of it
 # on the nodes.
 shared::need() {
-  local directory=${WORKDIR}/shared said
-  until [[ -d $directory ]]; do directory=$(dirname -- "$directory"); done
+  local directory said
+  directory=$(shared::_nearest)
   said=$(sh -c "$SHARED_TRIAL" trial "$directory" </dev/null 2>/dev/null) || true
   [[ $said == held ]] ||
     cli::die 1 "${directory} (WORKDIR, from ${ENV_ORIGIN[WORKDIR]}) ${said:-could not be checked} on this machine: fix that, or put WORKDIR on a local disk or NFS 4 (docs/shared-root.md has what is needed)."
+}
+
+# shared::_nearest: the shared root, or the nearest directory above it that exists already.
+shared::_nearest() {
+  local directory=${WORKDIR}/shared
+  until [[ -d $directory ]]; do directory=$(dirname -- "$directory"); done
+  printf '%s\n' "$directory"
+}
+
+# shared::need_seen: every engine of this cluster sees what this machine writes to the shared root. An engine may be elsewhere (DOCKER_HOST),
+# or have other files than this machine (in a virtual machine, or in a container itself), and another directory at the same path.
+shared::need_seen() {
+  local directory file dir
+  directory=$(shared::_nearest)
+  cli::temp_dir dir
+  file=$(mktemp "${directory}/.verl-regress-XXXXXX") ||
+    cli::die 1 "${directory} (WORKDIR, from ${ENV_ORIGIN[WORKDIR]}) cannot be written to (mktemp says why above): free some space there, or mount it writable."
+  cli::on_exit rm -f -- "$file"
+  node::ask "$dir" "$(hosts::engines)" shared::_need_seen_at "$directory" "$file"
+  rm -f -- "$file"
+}
+
+# shared::_need_seen_at ENGINE DIRECTORY FILE: asks for a container that has the file, which the engine refuses if it does not see it. Its
+# image is empty, so this works before there is another one; it is never started.
+shared::_need_seen_at() {
+  local engine=$1 image said whose='' cure="set WORKDIR to a directory that both see, share it with the engine's virtual machine, or use an engine of this machine (DOCKER_HOST, 'docker context use')"
+  [[ $engine == this ]] || whose=" of $(hosts::describe "$engine")" cure='mount the same directory on every host'
+  image=$(tar -c --files-from=/dev/null | hosts::docker "$engine" import - 2>&1) ||
+    cli::die 1 "The container engine${whose} cannot store an image ($(cli::shown "${image##*$'\n'}")): free some space on its disk."
+  if said=$(LC_ALL=C hosts::docker "$engine" create --mount "type=bind,\"source=$3\",target=/seen,readonly" "$image" seen 2>&1); then
+    hosts::docker "$engine" rm "${said##*$'\n'}" >/dev/null
+    hosts::docker "$engine" rmi "$image" >/dev/null
+  else
+    hosts::docker "$engine" rmi "$image" >/dev/null || true
+    cli::die 1 "The container engine${whose} does not see what this machine writes to $2 (WORKDIR, from ${ENV_ORIGIN[WORKDIR]}; it says: $(cli::shown "${said##*$'\n'}")): ${cure}."
+  fi
 }

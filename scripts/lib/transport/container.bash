@@ -105,9 +105,7 @@ transport::_need() {
   [[ -z ${_TRANSPORT_ADDRESS[$1]:-}${_TRANSPORT_SEEN[$1]:-} ]] || return 0
   if ! transport::is_alive "$1"; then
     ! hosts::are_several || hosts::need_engine "$1" >/dev/null
-    hosts::are_several || [[ $ENGINE == podman ]] || engine::need_permission
-    hosts::docker "$1" version >/dev/null 2>&1 ||
-      cli::die 8 "The container engine does not answer ('docker version' fails): start it, then 'make up'."
+    hosts::are_several || engine::need 8
     cli::die 8 "The node '$1' is not running (container ${CLUSTER_NAME}-$1, from CLUSTER_NAME=${CLUSTER_NAME}): bring the cluster up with 'make up'."
   fi
   _TRANSPORT_SEEN[$1]=1

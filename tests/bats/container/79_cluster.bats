@@ -157,9 +157,10 @@ THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container
 }
 
 @test "the engine is down" {
-  refused 8 "The container engine does not answer ('docker version' fails): start it, then 'make up'." \
+  local why="The container engine cannot be asked (Cannot connect to the Docker daemon at unix:///no/such.sock. Is the docker daemon running?): correct or unset DOCKER_HOST=unix:///no/such.sock, or start the engine that this names."
+  refused 8 "$why" \
     env DOCKER_HOST=unix:///no/such.sock scripts/40_submit_ppo_epoch1.sh
-  refused 1 "No container engine answers ('docker version' fails): start it, or run 'scripts/dev/bootstrap_host.sh --engine'." \
+  refused 1 "$why" \
     env DOCKER_HOST=unix:///no/such.sock scripts/01_up.sh
 }
 

@@ -36,7 +36,7 @@ detached_starts() {
 SH
 }
 # An engine that never answers, with its messages.
-no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon}' >&2; exit 1"; }
+no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?}' >&2; exit 1"; }
 
 @test "makes .venv from the lock, and skips everything the second time" {
   bootstrap scripts/dev/bootstrap_host.sh --engine
@@ -107,10 +107,14 @@ SH
   assert_error 1 "python3 is Python 3.9.2, and 3.10 or newer is needed: put a newer python3 first on PATH. Nothing was changed."
 }
 
-@test "a DOCKER_HOST that does not answer is not replaced by an engine of ours" {
-  no_engine
+@test "an engine that is asked elsewhere, or wrongly, is not replaced by one of ours" {
+  no_engine 'Cannot connect to the Docker daemon at tcp://far:1. Is the docker daemon running?'
   bootstrap DOCKER_HOST=tcp://far:1 scripts/dev/bootstrap_host.sh --engine
-  assert_error 1 "DOCKER_HOST=tcp://far:1 (environment) names an engine that does not answer: start it, or unset DOCKER_HOST to use one on this machine."
+  assert_error 1 "The container engine cannot be asked (Cannot connect to the Docker daemon at tcp://far:1. Is the docker daemon running?): correct or unset DOCKER_HOST=tcp://far:1, or start the engine that this names."
+  no_engine 'Failed to initialize: unable to resolve docker endpoint: open /ca.pem: no such file or directory'
+  bootstrap DOCKER_TLS_VERIFY=1 scripts/dev/bootstrap_host.sh --engine
+  assert_error 1 "The container engine cannot be asked (Failed to initialize: unable to resolve docker endpoint: open /ca.pem: no such file or directory): correct or unset DOCKER_TLS_VERIFY=1, or start the engine that this names."
+  refute_text 'will '
 }
 
 @test "a dockerd that ends at once is not waited for, and its last lines are shown" {

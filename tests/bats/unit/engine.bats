@@ -15,14 +15,12 @@ setup() {
     case $1 in
       --version) echo "Docker version 28.2.2, build e6534b4"; exit ;;
     esac
-    [[ -e ${BOX}/state/${kind} ]] || exit 1
-    case $1 in
-      version)
-        components='[{"Name":"Engine","Version":"20.10.24"}]' version=20.10.24
-        [[ $kind != podman ]] || components='[{"Name":"Podman Engine","Version":"4.3.1"},{"Name":"Conmon"}]' version=4.3.1
-        echo "${version}||${components}"
-        ;;
-    esac
+    [[ $1 != context ]] || { cat "${BOX}/state/endpoint"; exit; }
+    [[ -e ${BOX}/state/${kind} ]] || { echo "${REASON:-Cannot connect to the Docker daemon at ${DOCKER_HOST-unix:///var/run/docker.sock}. Is the docker daemon running?}" >&2; exit 1; }
+    [[ $1 == info ]] || exit 0
+    license='' version=20.10.24
+    [[ $kind != podman ]] || license=Apache-2.0 version=4.3.1
+    echo "|${version}|${license}|$(cat "${BOX}/state/${kind}")|"
 SH
   SOCKET="unix://${BOX}/root/run/podman/podman.sock"
 }
@@ -30,11 +28,12 @@ SH
 user_id() { stub id "case \$1 in -un) echo alice ;; *) echo $1 ;; esac"; }
 # socket_of UID: podman's socket belongs to that user.
 socket_of() { stub stat "[[ \$* == *podman.sock ]] && echo $1 || exec $(type -P stat) \"\$@\""; }
-answers() { touch "${BOX}/state/$1"; }
+# answers ENGINE [OPTION...]: it runs, with these security options.
+answers() { echo "[${*:2}]" >"${BOX}/state/$1"; }
 lib() { sandbox::lines "${@:1:$#-1}" <<<"${*: -1}"; }
 # The engine that is used, and where.
 # shellcheck disable=SC2016  # expanded by the script
-chosen() { lib "$@" 'said=$(engine::version); echo "$ENGINE at ${DOCKER_HOST-default}: ${said%%|*}"'; }
+chosen() { lib "$@" 'engine::need; echo "$ENGINE at ${DOCKER_HOST-default}: $(engine::describe)"'; }
 brought_up_with() {
   mkdir -p "${BOX}/work dir/clusters/mvp11"
   echo "CONTAINER_ENGINE=$1" >"${BOX}/work dir/clusters/mvp11/engine"
@@ -97,10 +96,10 @@ brought_up_with() {
 
 @test "podman's socket does not answer" {
   lib CONTAINER_ENGINE=podman image::need_engine
-  assert_error 1 "podman does not answer at ${SOCKET} (CONTAINER_ENGINE=podman, from the command line or environment): start it with 'systemctl start podman.socket', or where there is no systemd with 'podman system service --time=0 ${SOCKET}'."
+  assert_error 1 "podman does not answer at ${SOCKET} (CONTAINER_ENGINE=podman, from the command line or environment; Cannot connect to the Docker daemon at ${SOCKET}. Is the docker daemon running?): start it with 'systemctl start podman.socket', or where there is no systemd with 'podman system service --time=0 ${SOCKET}'."
   user_id 1000
   lib CONTAINER_ENGINE=podman image::need_engine
-  assert_error 1 "podman does not answer at unix:///run/user/1000/podman/podman.sock (CONTAINER_ENGINE=podman, from the command line or environment): start it with 'systemctl --user start podman.socket', or where there is no systemd with 'podman system service --time=0 unix:///run/user/1000/podman/podman.sock'."
+  assert_error 1 "podman does not answer at unix:///run/user/1000/podman/podman.sock (CONTAINER_ENGINE=podman, from the command line or environment; Cannot connect to the Docker daemon at unix:///run/user/1000/podman/podman.sock. Is the docker daemon running?): start it with 'systemctl --user start podman.socket', or where there is no systemd with 'podman system service --time=0 unix:///run/user/1000/podman/podman.sock'."
 }
 
 @test "podman without docker's client, or with podman's own in its place" {
@@ -126,6 +125,37 @@ brought_up_with() {
   socket_of 1000 # podman without root: root in its containers is its user
   lib CONTAINER_ENGINE=podman engine::user
   assert_line 0:0
+  echo "$SOCKET" >"${BOX}/state/endpoint" # the same one, named by a context of the client
+  answers docker
+  stub docker "[[ \$1 == context ]] && echo '${SOCKET}' || echo '|4.3.1|Apache-2.0|[]|'"
+  lib CONTAINER_ENGINE=docker engine::user
+  assert_line 0:0
+}
+
+@test "Docker without root is found by what it says, also through a context" {
+  answers docker name=seccomp,profile=default name=rootless
+  lib CONTAINER_ENGINE=docker engine::user
+  assert_line 0:0
+  [[ $(grep -c '^docker info' "$CALLS") == 1 ]] || fail 'asked again'
+}
+
+@test "why no engine answers is in the sentence, with the setting that names it" {
+  lib image::need_engine
+  assert_error 1 "No container engine answers (Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?): start it, or run 'scripts/dev/bootstrap_host.sh --engine'."
+  while IFS='|' read -r setting reason; do
+    stub docker "printf 'WARNING: old configuration\\n%s\\n' '${reason}' >&2; [[ \$1 == info ]]"
+    lib "$setting" image::need_engine
+    assert_error 1 "The container engine cannot be asked (${reason}): correct or unset ${setting}, or start the engine that this names."
+  done <<'END'
+DOCKER_API_VERSION=1.99|Error response from daemon: client version 1.99 is too new. Maximum supported API version is 1.41
+DOCKER_CONTEXT=colima|Failed to initialize: unable to resolve docker endpoint: context "colima": context not found
+DOCKER_TLS_VERIFY=1|Failed to initialize: unable to resolve docker endpoint: open /root/.docker/ca.pem: no such file or directory
+DOCKER_HOST=unix:///other.sock|Cannot connect to the Docker daemon at unix:///other.sock. Is the docker daemon running?
+END
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub docker '[[ $1 != info ]] || echo "||||Error response from daemon: client version 1.43 is too new."' # a client of 20.10
+  lib image::need_engine
+  assert_error 1 "The container engine cannot be asked (Error response from daemon: client version 1.43 is too new.): correct or unset the client's context ('docker context show'), or start the engine that this names."
 }
 
 @test "NVIDIA GPUs cannot be had through podman's socket" {

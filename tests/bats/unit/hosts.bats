@@ -147,15 +147,42 @@ STUB
   assert_line 'step 1'
 }
 
-@test "a host that sees another directory at the shared root is refused first" {
+@test "an engine that sees another directory at the shared root is refused first" {
   mkdir -p "${BOX}/work dir/shared"
-  on_hosts hosts::need_shared_root
+  stub docker - <<'STUB'
+    case $1 in
+      import) cat >/dev/null && echo sha256:empty ;;
+      create)
+        file=${3#*\"source=} file=${file%%\"*}
+        [[ -e $file && $DOCKER_HOST != *"$(cat "${BOX}/apart")"* ]] || { echo 'bind source path does not exist' >&2 && exit 1; }
+        echo its-id
+        ;;
+    esac
+STUB
+  echo nowhere >"${BOX}/apart"
+  on_hosts shared::need_seen
   assert_status 0
-  assert_line "ok      ${BOX}/work dir/shared is one directory on every host"
-  [[ -z $(ls -A "${BOX}/work dir/shared") ]]
-  sed -i 's@^    exec env@    [[ $HOST != 10.0.0.2 ]] || { echo "--- verl-regress ---" | tee /dev/stderr \&\& exit; }\n&@' "${BOX}/bin/ssh" # there is nothing
-  on_hosts hosts::need_shared_root
-  assert_error 1 "worker-0 (ssh://me@10.0.0.2:2222, line 2 of env/hosts) does not see at ${BOX}/work dir/shared (WORKDIR) what was written there: mount the same directory on every host."
+  [[ $(grep -c '^docker rm its-id$' "$CALLS") == 2 && $(grep -c '^docker rmi sha256:empty$' "$CALLS") == 2 ]] || fail 'it leaves something'
+  [[ -z $(ls -A "${BOX}/work dir/shared") ]] || fail 'it leaves a file'
+  echo 10.0.0.2 >"${BOX}/apart"
+  on_hosts shared::need_seen
+  assert_error 1 "The container engine of worker-0 (ssh://me@10.0.0.2:2222, line 2 of env/hosts) does not see what this machine writes to ${BOX}/work dir/shared (WORKDIR, from the command line or environment; it says: bind source path does not exist): mount the same directory on every host."
+  [[ $(grep -c '^docker rmi sha256:empty$' "$CALLS") == 4 ]] || fail 'it leaves an image'
+}
+
+@test "HOSTS_FILE needs a Compose that can take a service's networks away" {
+  hosts 'head local' 'worker-0 ssh://me@10.0.0.2'
+  for version in v2.23.3 2.24.0 5.0.1 dev; do
+    stub docker "echo ${version}"
+    on_hosts prereq::compose
+    if [[ $version != v2.23.3 ]]; then
+      assert_line "ok      Compose ${version}"
+    else
+      assert_error 1 "Compose v2.23.3 ('docker compose version') is too old for HOSTS_FILE (from the command line or environment), which needs 2.24: install a newer docker-compose-plugin, or put one at ${BOX}/home dir/.docker/cli-plugins/docker-compose."
+      sandbox::verb prereq::compose
+      assert_line "ok      Compose v2.23.3"
+    fi
+  done
 }
 
 @test "each node gets its host's network, its own devices, and that home's token" {

@@ -88,7 +88,7 @@ name() {
 
 @test "with podman its own command builds, at the same socket" {
   stub podman
-  sandbox::lines DOCKER_HOST=unix:///a.sock <<<"engine::version() { echo 'podman 4.3.1'; }; image::_run_build mine:1 base:1 /wheels '${BOX}/log'"
+  sandbox::lines DOCKER_HOST=unix:///a.sock <<<"engine::is_podman() { true; }; image::_run_build mine:1 base:1 /wheels '${BOX}/log'"
   assert_status 0
   assert_called "podman --url unix:///a.sock build --build-arg BASE_IMAGE=base:1 --file ${HERE}/docker/Dockerfile --tag mine:1 /wheels"
   refute_called "docker compose"

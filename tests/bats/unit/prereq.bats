@@ -11,7 +11,7 @@ setup() {
 
 @test "make check names all that fails, and its status is that of the first" {
   # shellcheck disable=SC2016  # expanded when the stub runs
-  stub docker 'case "$1 $2" in "version "*) echo "24.0.7|" ;; image*) exit 1 ;; *) exit 1 ;; esac'
+  stub docker 'case "$1" in info) echo "|24.0.7|||" ;; create) echo its-id ;; import | rm | rmi) cat >/dev/null ;; *) exit 1 ;; esac'
   stub timeout # the port is taken
   stub df 'echo Avail; echo 20G'
   sandbox::run MIN_DISK_GIB=999999 MIN_MEMORY_GIB=999999 scripts/00_prereq_check.sh
@@ -19,17 +19,17 @@ setup() {
   [[ $(grep -c '^error   ' <<<"$output") == 6 ]] || fail 'not the four problems, their number and the status'
   assert_line "error   Port 127.0.0.1:8265 (DASHBOARD_PORT, from env/defaults.env) is taken by another process ('ss -ltnp' shows which): set DASHBOARD_PORT to a free port, or end that process."
   [[ $output == *'MIN_DISK_GIB=999999 are required'*'MIN_MEMORY_GIB=999999 are required'*'Compose v2 is missing'* ]] || fail 'a problem is missing'
-  assert_line 'error   4 of 9 checks failed, 1 ended in a warning: each says above what to do.'
+  assert_line 'error   4 of 10 checks failed, 1 ended in a warning: each says above what to do.'
 }
 
 @test "make check without an engine leaves out what only the engine can answer" {
-  stub docker 'exit 1'
+  stub docker 'echo "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?" >&2; exit 1'
   stub df 'echo Avail; echo 20G'
   sandbox::run MIN_DISK_GIB=999999 scripts/00_prereq_check.sh
   assert_status 1
   refute_text 'is ours, or not there yet'
-  assert_line "error   No container engine answers ('docker version' fails): start it, or run 'scripts/dev/bootstrap_host.sh --engine'."
-  assert_line 'error   3 of 9 checks failed, 4 could not be tried: each says above what to do.'
+  assert_line "error   No container engine answers (Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?): start it, or run 'scripts/dev/bootstrap_host.sh --engine'."
+  assert_line 'error   3 of 10 checks failed, 5 could not be tried: each says above what to do.'
 }
 
 @test "NVIDIA: every GPU that cannot be used is named" {

@@ -49,6 +49,54 @@ check() { sandbox::lines "${@:2}" <<<"$1"; }
   assert_line "ok      ${shared} can be written to, and has locks, links and renames"
 }
 
+@test "an engine with other files than this machine's is refused, unless nodes are there" {
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub docker 'case $1 in import) cat >/dev/null; echo sha256:empty ;; create) echo "invalid mount config: bind source path does not exist: /x" >&2; exit 1 ;; esac'
+  check prereq::engine_sees
+  assert_error 1 "The container engine does not see what this machine writes to ${BOX} (WORKDIR, from the command line or environment; it says: invalid mount config: bind source path does not exist: /x): set WORKDIR to a directory that both see, share it with the engine's virtual machine, or use an engine of this machine (DOCKER_HOST, 'docker context use')."
+  assert_called 'docker rmi sha256:empty'
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub docker '[[ $1 != inspect ]] || echo "/mvp11-head|true|since|10.0.0.1 |mvp11|00000000000000aa|me|/w"'
+  check prereq::engine_sees
+  assert_line "ok      the container engine sees ${BOX}/work dir/shared"
+}
+
+@test "SELinux keeps no node from the shared root; without it nothing is rendered" {
+  for options in '[name=seccomp,profile=default name=selinux]' '[name=seccomp,profile=default]'; do
+    stub docker "[[ \$1 != info ]] || echo '|28.2.2||${options}|'"
+    check 'compose::render this' WORKERS=1
+    assert_status 0
+    [[ $(grep -cxF '    security_opt: ["label=disable"]' <<<"$output") == "$([[ $options != *selinux* ]] && echo 0 || echo 2)" ]] || fail "$options"
+  done
+}
+
+@test "a network of our name without our label is refused" {
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub docker '[[ "$1 $2" != "network inspect" ]] || cat "${BOX}/label"'
+  check prereq::owner
+  assert_line 'ok      the cluster mvp11 is ours, or not there yet'
+  echo >"${BOX}/label"
+  check prereq::owner
+  assert_error 2 "The network mvp11_ray does not bear our label (an older version made it, or another tool): remove it with 'docker network rm mvp11_ray', or set another CLUSTER_NAME (and DASHBOARD_PORT)."
+  echo mvp11 >"${BOX}/label"
+  check prereq::owner
+  assert_status 0
+}
+
+@test "containers that do not come up: Compose's last line, and its cure" {
+  # shellcheck disable=SC2016  # expanded when the stub runs
+  stub docker '[[ $* != *" up "* ]] || { printf " Network x  Creating\n%s\n" "$(cat "${BOX}/why")"; exit 1; }'
+  mkdir -p "${BOX}/work dir"
+  for why in 'failed to create network mvp11_ray: Error response from daemon: could not find an available, non-overlapping IPv4 address pool among the defaults to assign to the network' 'all predefined address pools have been fully subnetted'; do
+    echo "$why" >"${BOX}/why"
+    check 'compose::_start_at this' NODE_IMAGE=mine:1
+    assert_error 1 "The containers did not come up (${why}): remove networks that nothing uses ('docker network prune'), end a VPN whose routes cover all addresses, or add default-address-pools to the engine's daemon.json."
+  done
+  echo 'Error response from daemon: no space left on device' >"${BOX}/why"
+  check 'compose::_start_at this' NODE_IMAGE=mine:1
+  assert_error 1 'The containers did not come up (Error response from daemon: no space left on device): correct that, then run this again.'
+}
+
 @test "SHARED_GROUP by its name is a group of this machine" {
   # shellcheck disable=SC2016  # expanded when the stub runs
   stub getent '[[ $2 == team ]] && echo team:x:42000:ann,bob'
