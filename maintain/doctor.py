@@ -230,10 +230,6 @@ def spoken(output: str, status: int) -> str:
     text = lines[at].partition(" ")[2].strip()
     if re.match(r"\d\d_\w+: exit ", text) and at > 0:  # it says only that the script has ended
         text = lines[at - 1]
-    text, _, above = text.partition(": read the lines above")
-    if above:
-        errors = [line for line in lines[:at] if re.match(r"\w*(?:Error|Exception): ", line)]
-        text += f" ({(errors or lines[at - 1 : at])[-1]})"
     text = re.sub(r"\b(?:ppo|grpo|sft)-codeA-\w+-\w+", "the job", text).partition(": read 'make logs")[0]
     text = re.sub(r" [\^~]+(?=…)|\\x1b\[\d*m", "", text)  # a terminal's colours, and marks below a traceback's line
     return text if len(text) < LONGEST else f"{text[:LONGEST]}…"

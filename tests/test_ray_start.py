@@ -68,3 +68,26 @@ def test_a_head_that_gives_no_answer_ends_it_instead_of_a_ray_start_that_hangs(s
     done = start("-c", script, "start", "--address=127.0.0.1:1")
     assert done.returncode == status, done.stderr
     assert (done.stderr == "No answer from 127.0.0.1:1 within 0 s.\n") == (status == 108)
+
+
+@pytest.mark.parametrize(("status", "is_told"), [("1", True), ("0", False)])
+def test_what_rays_own_processes_say_of_a_failed_start_is_its_last_line(start, tmp_path, monkeypatch, status, is_told):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    logs = tmp_path / "ray/session_latest/logs"
+    fails = f"""
+from pathlib import Path
+def main():
+    Path({str(logs)!r}).mkdir(parents=True)
+    Path({str(logs)!r}, "raylet.err").write_text(
+        "[2026-11-28 20:24:00,123 I 1 1] (raylet) main.cc:1: hello\\n"
+        "[2026-11-28 20:24:01,123 C 1 12] (raylet) dlmalloc.cc:158: Read-only file system\\n"
+        "*** StackTrace Information ***\\n"
+    )
+    raise SystemExit({status})
+"""
+    argv = [PY / "ray_start.py", "start", "--head"]
+    start(*argv)  # makes Ray's folder
+    write(tmp_path / "ray/scripts/scripts.py", fails)
+    done = python("-S", *argv, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == int(status)
+    assert done.stderr == "Ray's own log: (raylet) dlmalloc.cc:158: Read-only file system\n" * is_told

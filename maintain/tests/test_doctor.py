@@ -69,7 +69,6 @@ def test_faults_name_codes_of_the_table():
         ("error   ppo-codeA-20260131T120000Z-1a2b FAILED (exit status 1): read 'make logs JOB=x'.\n", 3, "the job FAILED (exit status 1)"),
         ("error   the job FAILED (\\x1b[36mray::x\\x1b[39m ^^^^…\n", 3, "the job FAILED (ray::x…"),
         ("cp: no space\nerror   12_x: exit 1 (our own error) after 1 s\n", 1, "cp: no space"),
-        ("no right\nerror   'ray start' ended with 1: read the lines above.\n", 1, "'ray start' ended with 1 (no right)"),
     ],
 )  # fmt: skip
 def test_what_a_person_reads_without_the_doctor(output, status, said):

@@ -185,7 +185,7 @@ cluster::_start_worker() {
 # node in Ray's table: Ray lists a node as ALIVE for half a minute after its container was killed, and the new node has the same name and
 # address.
 cluster::_start() {
-  local node=$1 mark stopped without=() ray=(ray)
+  local node=$1 mark stopped without=() tries=()
   shift
   stopped=$(log::while "ending what is left of Ray on ${node}" -- cluster::stop_ray "$node")
   ((stopped == 0)) || log::info "${node}: stopped the Ray of an earlier start"
@@ -193,12 +193,12 @@ cluster::_start() {
   mark="$(date +%s)-$$"
   # A worker's `ray start` tries so often, every 2 s, to find the head's raylet, which comes up after the GCS: a busy host needs more than
   # Ray's own 20.
-  [[ $node == head ]] || ray=(RAY_NUM_REDIS_GET_RETRIES="$CLUSTER_TIMEOUT" python3 "$(helper::dir)/py/ray_start.py")
+  [[ $node == head ]] || tries=(RAY_NUM_REDIS_GET_RETRIES="$CLUSTER_TIMEOUT")
   # shellcheck disable=SC2016  # expanded on the node
   node::exec "$node" sh -c 'mkdir -p "$1" && printf "%s\n" "$3" >"$1/$2.start"' mark "$(cluster::_log_dir)" "$node" "$mark"
   node::spawn "$node" "$(cluster::_log_dir)/${node}.log" env "${without[@]}" VERL_REGRESS_RAY="$CLUSTER_NAME" \
     VERL_REGRESS_NODE="$node" VERL_REGRESS_OWNER="$OWNER_ID" \
-    "${ray[@]}" start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark},owner=${OWNER_ID}" \
+    "${tries[@]}" python3 "$(helper::dir)/py/ray_start.py" start --node-name="$node" --node-ip-address="$(node::address "$node")" --labels="start=${mark},owner=${OWNER_ID}" \
     --object-store-memory="$OBJECT_STORE_BYTES" --disable-usage-stats "$@"
 }
 

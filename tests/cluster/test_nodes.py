@@ -98,8 +98,8 @@ def test_a_node_that_is_not_the_one_that_was_started(await_nodes, ray, shared, l
     assert outcome.err == (
         f"        the last lines of {shared.path}/ray/c/worker-0.log:\n"
         + "".join(f"        line {i}\n" for i in range(10, 50))
-        + "error   1 of 2 nodes are ALIVE, missing: worker-0, after 1 s (CLUSTER_TIMEOUT): read the lines above, from "
-        "worker-0.\n"
+        + "error   1 of 2 nodes are ALIVE, missing: worker-0, after 1 s (CLUSTER_TIMEOUT); the log of worker-0 says: line 49: run "
+        "'make doctor', which tries what Ray does there, or raise CLUSTER_TIMEOUT.\n"
     )
 
 
@@ -111,7 +111,8 @@ def test_ray_never_answers(await_nodes, ray, shared):
         f"        the last lines of {shared.path}/ray/c/head.log:\n"
         "        (there is no such file)\n"
         f"error   Ray does not answer at {ray.address} as seen from the head ([Errno 111] Connection refused): bring the "
-        "cluster up with 'make up', after 1 s (CLUSTER_TIMEOUT): read the lines above, from head.\n"
+        "cluster up with 'make up', after 1 s (CLUSTER_TIMEOUT); the log of head says: (there is no such file): run 'make doctor', which "
+        "tries what Ray does there, or raise CLUSTER_TIMEOUT.\n"
     )
 
 
@@ -125,7 +126,26 @@ def test_a_failed_start_ends_the_wait_at_once(await_nodes, ray, shared):
     assert outcome.err == (
         f"        the last lines of {shared.path}/ray/c/worker-0.log:\n"
         "        why\n"
-        "error   'ray start' on worker-0 ended with exit status 1: read the lines above.\n"
+        "error   'ray start' on worker-0 ended with exit status 1 (why): run 'make doctor', which tries what Ray does there; the lines above "
+        "are its log.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("Traceback:\nRuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n", "RuntimeError: Version mismatch: The cluster was started with"),
+        ("ray.exceptions.RaySystemError: no memory\nException: it timed out.\nbye\n", "Exception: it timed out"),
+        ("Exception: it timed out.\nRay's own log: (raylet) dlmalloc.cc:158: Read-only file system\n", "(raylet) dlmalloc.cc:158: Read-only file system"),
+        ("", "nothing"),
+    ],
+)  # fmt: skip
+def test_reason_of_a_failed_start_is_in_its_sentence(await_nodes, ray, shared, log, reason):
+    ray.has_nodes(started(shared, "head", "10.0.0.1"))
+    write(shared.path / "ray/c/worker-0.log.exit", "1\n")
+    write(shared.path / "ray/c/worker-0.log", log)
+    assert (
+        f"error   'ray start' on worker-0 ended with exit status 1 ({reason}): run 'make doctor'" in await_nodes().err
     )
 
 
@@ -198,4 +218,7 @@ def test_listing_the_nodes_does_not_wait_for_a_head_that_failed_to_start(run, sh
     write(shared.path / "ray" / "c" / "head.log.exit", "1\n")
     outcome = run("nodes", "--deadline=60", f"--log-dir={shared.path}/ray/c")
     assert outcome.status == 1
-    assert outcome.err.endswith("error   'ray start' on head ended with exit status 1: read the lines above.\n")
+    assert (
+        "error   'ray start' on head ended with exit status 1 ((there is no such file)): run 'make doctor'"
+        in outcome.err
+    )

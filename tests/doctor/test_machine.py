@@ -115,7 +115,7 @@ FAULTS = {
     "memlock": ({"dev__infiniband__uverbs0": ""}, "VR-MACH-01", "Max locked memory is 8388608, RDMA needs it unlimited"),
     "stack": ({"proc__self__limits": changed(LIMITS, "8388608              unl", "65536                unl")}, "VR-MACH-01", "Max stack size is 65536, a job needs 1048576"),
     "file size": ({"proc__self__limits": f"{LIMITS}Max file size             1000000              unlimited            bytes\n"}, "VR-MACH-01", "Max file size is 1000000, a job needs 500000000"),
-    "threads": ({"threads": 60}, "VR-MACH-02", "it starts 60 more threads, a job needs 1000"),
+    "threads": ({"threads": 60}, "VR-MACH-02", "it starts 60 more threads, a job needs 500"),
     "no shm": ({"dev__shm__.keep": None, "dev__shm": ""}, "VR-MACH-03", "/dev/shm: Not a directory"),
     "shm": ({"shm": 64 * 10**6}, "VR-MACH-04", "/dev/shm has 64 MB, OBJECT_STORE_BYTES is 500 MB"),
     "memory": ({"proc__meminfo": f"MemTotal: {2 * 2**20} kB\n"}, "VR-MACH-05", "it may use 2.0 GiB, a job needs 3"),

@@ -2,19 +2,21 @@
 
 import argparse
 import os
+import re
 import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from verl_regress.base import say
-from verl_regress.base.errors import Exit, RegressError
+from verl_regress.base.errors import Exit, RegressError, shown
 from verl_regress.base.pulse import Pulse
 from verl_regress.cluster import packages
 from verl_regress.cluster.ray_api import HEAD, Node, RayApi, Unreachable, silent
 
 _LOG_LINES = 40  # of a node's log, if Ray did not start there; `ray start` reports a missing dashboard that far above its end (2.60)
 _LOOK_EVERY = 0.2  # seconds between two checks of the node table
+_OWN = "Ray's own log: "  # py/ray_start.py begins a line so
 _UNREACHED = "108"  # the exit status of py/ray_start.py for a head that does not answer
 ADDRESS = HEAD  # these commands run in the head
 
@@ -77,7 +79,8 @@ def await_all(args: argparse.Namespace) -> None:
         if time.monotonic() > end:
             _show_log(args.log_dir, missing[0])
             raise RegressError(
-                f"{problem}, after {args.deadline:.0f} s (CLUSTER_TIMEOUT): read the lines above, from {missing[0]}.",
+                f"{problem}, after {args.deadline:.0f} s (CLUSTER_TIMEOUT); the log of {missing[0]} says: "
+                f"{_reason(args.log_dir, missing[0])}: run 'make doctor', which tries what Ray does there, or raise CLUSTER_TIMEOUT.",
                 Exit.UNREACHABLE,
             )
         pulse.beat(f"waiting for Ray's nodes ({waits})", time.monotonic())
@@ -175,12 +178,26 @@ def _abort_if_one_failed(names: list[str], log_dir: Path, gcs: str = "") -> None
             )
         if status not in ("", "0"):
             _show_log(log_dir, name)
-            raise RegressError(f"'ray start' on {name} ended with exit status {status}: read the lines above.")
+            raise RegressError(
+                f"'ray start' on {name} ended with exit status {status} ({_reason(log_dir, name)}): run 'make doctor', which tries what "
+                "Ray does there; the lines above are its log."
+            )
+
+
+def _reason(log_dir: Path, name: str) -> str:
+    """Why Ray did not start there: what Ray's own processes said of it (py/ray_start.py), else its last exception, else its last line."""
+    lines = [line.strip() for line in _log(log_dir, name).splitlines() if line.strip()]
+    own = [line.removeprefix(_OWN) for line in lines if line.startswith(_OWN)]
+    errors = [line for line in lines if re.match(r"[\w.]*(?:Error|Exception)\b", line)]
+    return shown((own or errors or lines or ["nothing"])[-1]).rstrip(".:")
+
+
+def _log(log_dir: Path, name: str) -> str:
+    path = log_dir / f"{name}.log"
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else "(there is no such file)"
 
 
 def _show_log(log_dir: Path, name: str) -> None:
-    path = log_dir / f"{name}.log"
-    say.info(f"the last lines of {path}:")
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else "(there is no such file)"
-    for line in text.splitlines()[-_LOG_LINES:]:
+    say.info(f"the last lines of {log_dir / f'{name}.log'}:")
+    for line in _log(log_dir, name).splitlines()[-_LOG_LINES:]:
         say.quote(line)

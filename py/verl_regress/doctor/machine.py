@@ -23,12 +23,12 @@ from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Facts, Plan, S
 
 _FEW = 5  # packages that are named
 ROOT = Path("/")  # tests have another one
-# What the nodes of a PPO job of a rehearsal used at most: 109 open files and 172 KiB of stack in a process, 0.7 GiB of memory on the head
-# and 2.7 GiB on a worker (docs/doctor.md). On GPUs: what Ray asks for, and MIN_MEMORY_GIB.
+# What the nodes of a PPO job of a rehearsal used at most: 109 open files and 172 KiB of stack and 8.8 GiB of addresses in a process, 0.7 GiB of
+# memory on the head and 2.7 GiB on a worker, 450 threads on a worker (docs/doctor.md). On GPUs: what Ray asks for, and MIN_MEMORY_GIB.
 _OPEN_FILES, _OPEN_FILES_ON_GPUS, _STACK = 512, 4096, 1024 * 1024
-_ADDRESS_SPACE, _CPU_SECONDS = 2**38, 86400  # a finite limit is mostly a login host's
+_ADDRESS_SPACE, _ADDRESS_SPACE_ON_GPUS, _CPU_SECONDS = 2**34, 2**38, 86400
 _HEAD_GIB, _REHEARSAL_GIB, _TMP_GIB = 1.0, 3.0, 0.5
-_THREADS, _THREADS_ON_GPUS, _INODES = 1000, 2000, 1000
+_THREADS, _THREADS_ON_GPUS, _INODES = 500, 2000, 1000
 _FULL = "RAY_local_fs_capacity_threshold"  # above this share of a disk Ray spills no object; 0.95 unless this says so (2.60)
 # The first is the GPU's id; each one after the errors says "Active" if the hardware slows the GPU down.
 _SMI = "uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_slowdown,clocks_throttle_reasons.hw_thermal_slowdown"
@@ -78,9 +78,10 @@ def _see_limits(plan: Plan, ours: Mapping[int, str]) -> None:
     raylets = [pid for pid, command in ours.items() if _is_raylet(command)]
     text = _read(f"proc/{raylets[0] if raylets else 'self'}/limits")
     files = _OPEN_FILES if plan.knobs["PROFILE"] == "cpu" else _OPEN_FILES_ON_GPUS
+    space = _ADDRESS_SPACE if plan.knobs["PROFILE"] == "cpu" else _ADDRESS_SPACE_ON_GPUS
     store = int(plan.knobs["OBJECT_STORE_BYTES"] or 0)
     needs = {r"Max open files +\S+": files, "Max stack size": _STACK, "Max file size": store}
-    needs |= {"Max address space": _ADDRESS_SPACE, "Max data size": _ADDRESS_SPACE, "Max cpu time": _CPU_SECONDS}
+    needs |= {"Max address space": space, "Max data size": space, "Max cpu time": _CPU_SECONDS}
     if any(ROOT.glob("dev/infiniband/uverbs*")):  # RDMA
         needs["Max locked memory"] = sys.maxsize
     for name, need in needs.items():

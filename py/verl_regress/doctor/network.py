@@ -67,15 +67,16 @@ _ERRORS = (OSError, ValueError, asyncio.TimeoutError)  # ValueError: another pro
 def facts(plan: Plan) -> dict[str, Any]:
     """How the all-reduce ended, which the judge compares. It sees what is wrong with this node's network, and between it and its peers."""
     choices: dict[str, str] = {}
-    _see_names(plan, choices)
+    are_named = _see_names(plan, choices)
     _see_itself(plan)
-    found = asyncio.run(_see_peers(plan, choices))
+    found = asyncio.run(_see_peers(plan, choices, are_named=are_named))
     here = {"hostname": socket.gethostname(), "macs": _macs()}
     return {**found, **here, "neighbours": processes.neighbours()}  # now the kernel knows them
 
 
-def _see_names(plan: Plan, choices: dict[str, str]) -> None:
-    """Ask what a job asks: Gloo for the node's own name, torch's store for the name of each address (2.13). Notes the node's choices."""
+def _see_names(plan: Plan, choices: dict[str, str]) -> bool:
+    """Ask what a job asks: Gloo for the node's own name, torch's store for the name of each address (2.13). Notes the node's choices.
+    Returns whether all were answered in time."""
     asked: dict[str, Callable[[], object]] = {socket.gethostname(): lambda: choices.update(_choices())}
     asked |= {address: partial(_name_of, address) for address in plan.nodes.values()}
     threads = {name: threading.Thread(target=ask, daemon=True) for name, ask in asked.items()}
@@ -92,6 +93,7 @@ def _see_names(plan: Plan, choices: dict[str, str]) -> None:
         gloo = choices.get("Gloo", "")
         if not gloo or gloo.startswith("127.") or (":" in gloo) != (":" in plan.nodes[plan.node]):
             plan.see("VR-NET-03", f"its own name is {gloo or 'unknown'}, and it is {plan.nodes[plan.node]}")
+    return not late
 
 
 def _name_of(address: str) -> None:
@@ -133,16 +135,19 @@ def _listening(ports: Collection[int]) -> dict[int, int | None]:
     return found
 
 
-async def _see_peers(plan: Plan, choices: Mapping[str, str]) -> dict[str, Any]:
+async def _see_peers(plan: Plan, choices: Mapping[str, str], *, are_named: bool = True) -> dict[str, Any]:
     if plan.quick:
         await asyncio.gather(*(_try_ports(plan, peer) for peer in plan.peers))
         return {}
-    torch = find_spec("torch") is not None and not plan.trains
+    torch = find_spec("torch") is not None and not plan.trains and are_named  # else it waits for names, too
     ready = await _meet(plan, {"also": choices, "torch": torch})
     workers = [node for node in plan.nodes if node != "head"]
     if plan.node not in workers:
         return {}
-    status, said = SKIPPED, "a job trains, or there are no two workers with torch that all reach each other"
+    status, said = (
+        SKIPPED,
+        "a job trains, a name server is late, or there are no two workers with torch that all reach each other",
+    )
     if torch and len(workers) > 1 and {*workers} <= ready | {plan.node}:
         status, said = _all_reduce(plan, workers)
     return {"all-reduce": Seen("VR-NET-09", status, plan.node, said)}
