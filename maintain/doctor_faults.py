@@ -75,12 +75,17 @@ def _bindfs(options: str) -> dict[str, str]:
     }
 
 
-# What a host that boots says to all others: this address is mine.
-_CLAIM = """import socket, struct, sys
+# What a host says to all others: this address is mine. Once it boots; a busy one again and again, for as long as asked.
+_CLAIM = """import socket, struct, sys, time
 address, card = socket.inet_aton(sys.argv[1]), socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 card.bind(("eth0", 0))
 mac = card.getsockname()[4]
-card.send(b"\\xff" * 6 + mac + struct.pack("!HHHBBH", 0x806, 1, 0x800, 6, 4, 1) + mac + address + b"\\0" * 6 + address)
+end = time.monotonic() + float(sys.argv[2])
+while True:
+    card.send(b"\\xff" * 6 + mac + struct.pack("!HHHBBH", 0x806, 1, 0x800, 6, 4, 1) + mac + address + b"\\0" * 6 + address)
+    if time.monotonic() >= end:
+        break
+    time.sleep(0.5)
 """
 _SILENT_SERVER = "import socket, time; s = socket.socket(type=socket.SOCK_DGRAM); s.bind((str(), 53)); time.sleep(600)"
 
@@ -161,8 +166,8 @@ FAULTS: Mapping[str, Fault] = {
         "VR-NET-11",
         f"cat >$LAB/claim <<'END'\n{_CLAIM}END\n"
         "ip netns add vr-doctor; ip link add vr-doctor type veth peer name eth0 netns vr-doctor; ip link set vr-doctor master $BRIDGE up\n"
-        "ip -n vr-doctor address add $IP/16 dev eth0; ip -n vr-doctor link set eth0 up; ip netns exec vr-doctor python3 $LAB/claim $IP",
-        "ip netns delete vr-doctor; net python3 $LAB/claim $IP",
+        "ip -n vr-doctor address add $IP/16 dev eth0; ip -n vr-doctor link set eth0 up; ip netns exec vr-doctor python3 $LAB/claim $IP 90 &",
+        "ip netns pids vr-doctor | xargs kill; ip netns delete vr-doctor; net python3 $LAB/claim $IP 0",
     ),
     "the hostname of another worker": Fault(
         "VR-NET-12",
