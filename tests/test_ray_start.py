@@ -70,8 +70,8 @@ def test_a_head_that_gives_no_answer_ends_it_instead_of_a_ray_start_that_hangs(s
     assert (done.stderr == "No answer from 127.0.0.1:1 within 0 s.\n") == (status == 108)
 
 
-@pytest.mark.parametrize(("status", "is_told"), [("1", True), ("0", False)])
-def test_what_rays_own_processes_say_of_a_failed_start_is_its_last_line(start, tmp_path, monkeypatch, status, is_told):
+@pytest.mark.parametrize(("status", "is_said"), [("1", True), ("0", False)])
+def test_last_line_of_a_failed_start_is_what_rays_own_processes_say(start, tmp_path, monkeypatch, status, is_said):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     logs = tmp_path / "ray/session_latest/logs"
     fails = f"""
@@ -90,4 +90,4 @@ def main():
     write(tmp_path / "ray/scripts/scripts.py", fails)
     done = python("-S", *argv, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == int(status)
-    assert done.stderr == "Ray's own log: (raylet) dlmalloc.cc:158: Read-only file system\n" * is_told
+    assert done.stderr == "Ray's own log: (raylet) dlmalloc.cc:158: Read-only file system\n" * is_said
