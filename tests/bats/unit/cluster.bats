@@ -85,7 +85,7 @@ STUB
   head_with_ray 2.52.0
   sandbox::lines NODE_IMAGE=mine:1 <<<'cluster::ensure_head'
   assert_status 0
-  assert_called ' ray start --node-name=head '
+  assert_called 'ray_start.py start --node-name=head '
 }
 
 @test "a head without one part of its Ray is started again, with nothing for a job" {
