@@ -101,20 +101,20 @@ STUB
   echo "$all" >"${BOX}/running"
   sandbox::verb cluster::ensure_head
   assert_line 'ok      head: Ray runs, with the GCS on port 6379'
-  refute_called ' ray start '
+  refute_called 'ray_start.py start '
   for part in gcs_server raylet dashboard.py; do
     : >"$CALLS"
     echo "${all/ ${part}/}" >"${BOX}/running"
     sandbox::verb cluster::ensure_head
     assert_line 'changed head: Ray started'
-    assert_called ' ray start --node-name=head '
+    assert_called 'ray_start.py start --node-name=head '
     assert_called ' --num-cpus=0 --num-gpus=0'
   done
   : >"$CALLS"
   echo ray-start >"${BOX}/running"
   sandbox::verb cluster::ensure_head
   assert_line 'ok      head: Ray is being started'
-  refute_called ' ray start '
+  refute_called 'ray_start.py start '
 }
 
 @test "make up leaves a worker of the cluster alone, and starts the others" {
