@@ -484,3 +484,42 @@ def test_the_command_writes_the_page_and_prints_its_place(run, shared):
         f"page        {shared.sessions}/history.html",
     ]
     assert (shared.sessions / "history.html").read_text().startswith("<!DOCTYPE html>")
+
+
+class TestVerdicts:
+    """A run that failed has no value to draw: what its session found is in the summary all the same."""
+
+    SAID = "regressed: B breaks what A does (sft: every run of B failed; 1 case judged)"
+
+    def end(self, root, name, verdict, said):
+        write(root.sessions / name / "report.json", json.dumps({"verdict": verdict, "headline": said, "checks": []}))
+
+    def test_sessions_in_which_b_failed_are_no_change_none(self, run, shared):
+        for name, said in (("20261121T100000Z", self.SAID), ("20261122T100000Z", "same: B trains as A does")):
+            sessions.make(shared, name)
+            self.end(shared, name, said.split(":")[0], said)
+        time = sessions.Session(shared.sessions / "20261122T100000Z").read("begin")["time"][:10]
+        outcome = run("history")
+        assert (outcome.status, outcome.out.splitlines()) == (
+            0,
+            [
+                f"history     0 runs of 0 cases in 2 sessions, {time} to {time}",
+                f"verdict     20261121T100000Z (codeB): {self.SAID}",
+                "left out    20261121T100000Z: it has recorded no run",
+                "left out    20261122T100000Z: it has recorded no run",
+                f"page        {shared.sessions}/history.html",
+            ],
+        )
+        page = (shared.sessions / "history.html").read_text()
+        assert (
+            f"The newest session in which B did not train as A does is 20261121T100000Z (codeB): {self.SAID}." in page
+        )
+        assert self.SAID in page[page.index('id="verdicts"') :]
+
+    @pytest.mark.parametrize(("day", "is_newest"), [("24", False), ("25", True)])
+    def test_the_sentence_at_the_top_is_the_newer_of_both(self, root, page, day, is_newest):
+        """The newest change point is of the 24th."""
+        ended = history.Ended("s", f"2026-11-{day}T10:00:00+00:00", "v", "regressed", "regressed: …")
+        answer = dataclasses.replace(page, ended=[ended]).answer
+        assert (answer == "The newest session in which B did not train as A does is s (v): regressed: ….") is is_newest
+        assert not dataclasses.replace(page, ended=[dataclasses.replace(ended, word="same")]).verdicts

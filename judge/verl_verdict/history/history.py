@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from verl_verdict.decide import cost, diagnosis, exact, preconditions, speed
 from verl_verdict.decide.sampled import Summary, later
+from verl_verdict.decide.verdicts import Word
 from verl_verdict.history import changes
 from verl_verdict.read import comparable, metrics
 from verl_verdict.read.comparable import Difference
@@ -22,6 +23,7 @@ from verl_verdict.read.metrics import Decisive
 from verl_verdict.read.records import Run
 
 _T = TypeVar("_T")
+_OTHER = (Word.REGRESSED.value, Word.CHANGED.value, Word.IMPROVED.value)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,25 @@ class Left:
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A session that is over: its verdict, empty without an answer, and what its report says of it. It may have no run that can be drawn."""
+
+    session: str
+    time: str
+    code: str  # of B
+    word: str
+    said: str
+
+    @property
+    def is_change(self) -> bool:
+        """B did not train as A does."""
+        return self.word in _OTHER
+
+    def __str__(self) -> str:
+        return f"{self.session} ({self.code}): {self.said}"
 
 
 @dataclass(frozen=True)

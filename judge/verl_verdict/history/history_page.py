@@ -6,7 +6,7 @@ from functools import cached_property
 
 from verl_verdict.decide.diagnosis import counted, number
 from verl_verdict.history import history, trends
-from verl_verdict.history.history import Change, Group, Left, Point, Trend
+from verl_verdict.history.history import Change, Ended, Group, Left, Point, Trend
 from verl_verdict.read.comparable import shown
 from verl_verdict.show.markup import Markup, element, joined
 from verl_verdict.show.parts import card, details, document, navigation, table
@@ -24,6 +24,7 @@ class Page:
     groups: Sequence[Group]
     left: Sequence[Left] = ()  # sessions, and runs that could not be read
     reports: Mapping[str, str] = field(default_factory=dict)
+    ended: Sequence[Ended] = ()  # the sessions that are over, the oldest first
 
     @property
     def all_left(self) -> list[Left]:
@@ -41,10 +42,15 @@ class Page:
         return history.change_points(self.groups)
 
     @property
+    def verdicts(self) -> list[Ended]:
+        """The sessions in which B did not train as A does, the oldest first: a run that failed has no value to draw."""
+        return [each for each in self.ended if each.is_change]
+
+    @property
     def counts(self) -> str:
         """How much there is, in words."""
         points = [point for group in self.groups for point in group.points]
-        sessions = {point.session: point.time for point in points}
+        sessions = {point.session: point.time for point in points} | {each.session: each.time for each in self.ended}
         days = [time[:10] for time in sorted(sessions.values())]
         return (
             f"{counted(len(points), 'run')} of {counted(len({point.case for point in points}), 'case')} in "
@@ -53,7 +59,11 @@ class Page:
 
     @property
     def answer(self) -> str:
-        """The sentence at the top: the newest change."""
+        """The sentence at the top: the newest change, or the newest verdict if that is later."""
+        if self.verdicts and not (
+            self.change_points and self.change_points[-1][0].first.time >= self.verdicts[-1].time
+        ):
+            return f"The newest session in which B did not train as A does is {self.verdicts[-1]}."
         if not self.change_points:
             return "No source's metrics changed when its code did."
         worst, *others = self.change_points[-1]
@@ -68,10 +78,13 @@ class Page:
 
 
 def text(page: Page) -> list[str]:
-    """The summary: a line for what there is, for each change point, for what is in doubt, and for what was left out."""
+    """The summary: a line for what there is, for each change point, for each session in which B did not train as A does, for what is in
+    doubt, and for what was left out.
+    """
     lines = [f"history     {page.counts}"]
     lines += [f"change      {_line(point)}" for point in page.change_points]
-    if not page.change_points:
+    lines += [f"verdict     {each}" for each in page.verdicts]
+    if not page.change_points and not page.verdicts:
         lines.append("change      none")
     for group in page.groups:
         if group.differs:
@@ -85,6 +98,7 @@ def html(page: Page) -> str:
     """The whole file."""
     links = [(f"case-{at}", group.name) for at, group in enumerate(page.groups)]
     links.append(("changes", "change points"))
+    links += [("verdicts", "verdicts")] if page.verdicts else []
     links += [("doubts", "in doubt")] if page.doubts else []
     links += [("left", "left out")] if page.all_left else []
     shown_at_top = {"shown": page.counts, "a value": _VALUE, "a source": _SOURCE}
@@ -95,12 +109,14 @@ def html(page: Page) -> str:
         navigation(links),
     )
     doubts = [[_session(page, name), doubt] for name, doubt in page.doubts.items()]
+    ended = [[_session(page, each.session), each.code, each.said] for each in page.verdicts]
     left = [[each.what, each.why] for each in page.all_left]
     said = f"{counted(len(doubts), 'session')} may not be about the code that was asked for"
     main = element(
         "main",
         *(_group(page, group, at) for at, group in enumerate(page.groups)),
         _changes(page),
+        _verdicts(ended) if ended else "",
         _which("doubts", "In doubt", f"The runs of {said}.", "session", doubts) if doubts else "",
         _which("left", "Left out", f"{len(left)} left out.", "what", left) if left else "",
         id="cases",
@@ -206,6 +222,12 @@ def _run(page: Page, point: Point) -> list[str]:
 def _session(page: Page, name: str) -> str:
     report = page.reports.get(name)
     return element("a", name, href=report) if report else name
+
+
+def _verdicts(rows: Sequence[Sequence[str]]) -> Markup:
+    """A card with the sessions in which B did not train as A does."""
+    title = "Sessions in which B did not train as A does"
+    return card("verdicts", title, table(title, ("session", "code of B", "verdict"), rows, "config"))
 
 
 def _which(place: str, title: str, said: str, what: str, rows: Sequence[Sequence[str]]) -> Markup:

@@ -26,8 +26,9 @@ def run(args: argparse.Namespace) -> int:
     from verl_verdict.history import history, history_page
 
     points, left = recorded_points.collect(root)
-    page = history_page.Page(history.groups_of(points), left, recorded_points.reports(root))
-    if not any(group.points for group in page.groups):
+    reports, ended = recorded_points.reports(root), recorded_points.ended(root)
+    page = history_page.Page(history.groups_of(points), left, reports, ended)
+    if not ended and not any(group.points for group in page.groups):
         for each in page.all_left:
             say.info(printable(f"left out: {each}"))
         raise BadInput(f"No session in {root.sessions} has a run that can be shown: run 'make verify' first.")

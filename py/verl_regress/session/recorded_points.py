@@ -13,7 +13,7 @@ from verl_regress.session.schedule import Evidence
 from verl_regress.session.suites import Case
 from verl_regress.store.sessions import Session, all_of, jobs_of
 from verl_verdict.errors import CannotJudge
-from verl_verdict.history.history import Left, Point
+from verl_verdict.history.history import Ended, Left, Point
 from verl_verdict.read import comparable, metrics
 from verl_verdict.read.records import Run
 
@@ -45,6 +45,18 @@ def reports(root: SharedRoot) -> dict[str, str]:
     """The page of each session that has one, relative to `verify/`."""
     pages = [session.path / "report.html" for session in all_of(root)]
     return {page.parent.name: f"{page.parent.name}/{page.name}" for page in pages if page.is_file()}
+
+
+def ended(root: SharedRoot) -> list[Ended]:
+    """The sessions that are over and whose report can be read, the oldest first, whether their runs can be drawn or not."""
+    found = []
+    for session in reversed(all_of(root)):
+        report, begin = session.report_if_readable(), session.begin_if_readable()
+        if report.get("headline") and begin:
+            code = str((begin.get("codes") or {}).get("B", "?"))
+            word, said = str(report.get("verdict") or ""), str(report["headline"])
+            found.append(Ended(session.path.name, str(begin["time"]), code, word, said))
+    return found
 
 
 def _why_not(error: Exception) -> str:

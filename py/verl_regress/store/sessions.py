@@ -79,6 +79,13 @@ class Session:
         except Unreadable:
             return {}
 
+    def report_if_readable(self) -> dict[str, Any]:
+        """Its report; nothing if it is not over, or another user closed the session."""
+        try:
+            return read_json(self.path / _REPORT) or {}
+        except Unreadable:
+            return {}
+
     def write_job(self, run: str, content: Mapping[str, Any]) -> None:
         """Record the evidence of the job of a run."""
         self.write(f"{_JOB}{run}", content)
