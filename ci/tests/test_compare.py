@@ -198,7 +198,7 @@ def test_the_repository_says_what_trains_and_what_is_allowed(compared, repositor
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ("cases: [ppp]", "cases[0] in .verl-regress.yaml of --base=change is not usable: 'ppp' is not one of"),
+        ("cases: [ppp]", "cases[0] in .verl-regress.yaml of --base=change is not usable, because 'ppp' is not one of"),
         ("case: [ppo]", "has the unknown key 'case' in the document: did you mean 'cases'?"),
         ("allow: [regressed]", "'regressed' is not one of ['changed', 'inconclusive']"),
         ("overrides: {ppo: [--print]}", "overrides.ppo[0] in .verl-regress.yaml of --base=change is not usable"),

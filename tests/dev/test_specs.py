@@ -34,7 +34,7 @@ def edit(file, old, new):
             "jobspecs/ppo.yaml",
             "workload: ppo",
             "workload: pppo",
-            "workload in jobspecs/ppo.yaml is not usable: 'pppo' is not one of ['ppo', 'grpo', 'sft'].",
+            "workload in jobspecs/ppo.yaml is not usable, because 'pppo' is not one of ['ppo', 'grpo', 'sft']: write ppo.",
         ),
         (
             "jobspecs/ppo.yaml",

@@ -92,3 +92,25 @@ def test_the_latest_job_is_none_of_a_session(shared, make_job, run):
     assert find.find(shared, f"ppo-b-{session.name}").path.is_dir()
     shutil.rmtree(mine.path)
     assert "outside a session" in run("where", "latest").err
+
+
+def test_a_beginning_that_only_one_job_has_names_it(run, make_job):
+    one = make_job("ppo-codeA-20260131T120000Z-1a2b")
+    for other in (
+        "ppo-codeA-20260131T120000Z-1a3b",
+        "ppo-codeA-20260131T120001Z-0000",
+        "sft",
+        "sft-long",
+        "sft-longer",
+    ):
+        make_job(other)
+    (one.path.parent / "ppo-codeA-20260131T120000Z-1a2x").symlink_to(one.path)
+    make_attempt(one, 2)
+    for asked in ("ppo-codeA-20260131T120000Z-1a2", "ppo-codeA-20260131T120000Z-1a2.a2"):
+        assert run("where", asked).out == f"ppo {one.path}/attempts/2\n"
+    assert run("where", "sft").out == f"ppo {one.path.parent}/sft\n"  # an id itself
+    assert run("where", "sft-lo").is_refusal(
+        "JOB=sft-lo begins the ids of 2 jobs (sft-long, sft-longer): give more of it."
+    )
+    sentence = "JOB=s begins the ids of 3 jobs (sft, sft-long, sft-longer): give more of it."
+    assert run("where", "s").is_refusal(sentence)

@@ -26,17 +26,23 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("workload: pppo\n", f"workload in {FILE} is not usable: 'pppo' is not one of ['ppo', 'grpo', 'sft']."),
+        (
+            "workload: pppo\n",
+            f"workload in {FILE} is not usable, because 'pppo' is not one of ['ppo', 'grpo', 'sft']: write ppo.",
+        ),
         ("model: tiny\n", f"{FILE} lacks the key 'workload' in the document: add it."),
         (
             f"{SPEC}trainer_override: []\n",
             f"{FILE} has the unknown key 'trainer_override' in the document: did you mean 'trainer_overrides'? {KEYS}",
         ),
-        (f"{SPEC}model: 5\n", f"model in {FILE} is not usable: 5 is not of type 'string'."),
+        (
+            f"{SPEC}env_vars: {{FOO: 1}}\n",
+            f"env_vars.FOO in {FILE} is not usable, because 1 is not of type 'string': put it in quotes, as in FOO: \"…\".",
+        ),
         ("", f"{FILE} is not a mapping of keys to values: write key: value lines."),
         (
             f"{SPEC}resources: {{entrypoint_num_cpus: -1}}\n",
-            f"resources.entrypoint_num_cpus in {FILE} is not usable: -1 is less than the minimum of 0.",
+            f"resources.entrypoint_num_cpus in {FILE} is not usable, because -1 is less than the minimum of 0: give at least 0.",
         ),
         (
             f"{SPEC}workload: ppo\n",
@@ -53,12 +59,12 @@ HEAD = "would let the driver run on the head: it must be above 0, usually 1."
         (b"workload: \xff\n", f"{FILE} is not UTF-8 (byte 10): save it as UTF-8."),
         (
             f"{SPEC}submission_id: ../x\n",
-            f"submission_id in {FILE} is not usable: '../x' does not match '^[A-Za-z0-9][A-Za-z0-9_.-]{{0,99}}$'.",
+            f"submission_id in {FILE} is not usable, because '../x' does not match '^[A-Za-z0-9][A-Za-z0-9_.-]{{0,99}}$': use letters, digits, '_', '.' and '-', at most 100.",
         ),
         (f"{SPEC}code_id: a\ncode_path: /b\n", f"{FILE} gives both code_id and code_path: give one of them."),
         (
             f"{SPEC}env_vars: {{A-B: x}}\n",
-            f"env_vars in {FILE} is not usable: 'A-B' does not match '^[A-Za-z_][A-Za-z0-9_]*$'.",
+            f"env_vars in {FILE} is not usable, because 'A-B' does not match '^[A-Za-z_][A-Za-z0-9_]*$': use letters, digits and _, the first no digit.",
         ),
         (
             f"{SPEC}env_vars: {{CUDA_VISIBLE_DEVICES: '0'}}\n",
@@ -146,7 +152,7 @@ def test_shell_text_in_a_field_of_the_jobspec_is_named_by_its_field(submit):
         ),
         (
             BASE.replace("ADDRESS", "ray:8265"),
-            "address in env/ray/cpu.yaml is not usable: 'ray:8265' does not match '^https?://'.",
+            "address in env/ray/cpu.yaml is not usable, because 'ray:8265' does not match '^https?://': write it as http://HOST:PORT.",
         ),
     ],
 )
@@ -280,7 +286,7 @@ def test_a_cluster_that_is_down(submit, ray):
         (f'{SPEC}model: "a\\0b"\n', f"model in {FILE} has a NUL character or half of a surrogate pair: leave it out."),
         (
             f"{SPEC}resources: {{entrypoint_num_cpus: 10000000000}}\n",
-            f"resources.entrypoint_num_cpus in {FILE} is not usable: 10000000000 is greater than the maximum of 1000000.",
+            f"resources.entrypoint_num_cpus in {FILE} is not usable, because 10000000000 is greater than the maximum of 1000000: give at most 1000000.",
         ),
         (
             f"{SPEC}trainer_overrides: ['{'x' * 5000}']\n",

@@ -139,7 +139,37 @@ def _sentence(error: Any, origin: str) -> str:
     message = printable(error.message)
     if len(message) > 200:  # the value comes first, and what is wrong with it last
         message = f"{message[:80]}…{message[-120:]}"
-    return f"{where} in {origin} is not usable: {message}."
+    return f"{where} in {origin} is not usable, because {message}: {_cure(error)}."
+
+
+def _cure(error: Any) -> str:
+    """What to write instead; of a pattern its schema says it."""
+    wanted = error.validator_value
+    if error.validator == "type":
+        return _cure_of_type(error, wanted)
+    if error.validator == "enum":
+        near = difflib.get_close_matches(str(error.instance), [str(each) for each in wanted], n=1)
+        return f"write {near[0]}" if near else "use one of these"
+    if error.validator == "pattern":
+        return str(error.schema["$comment"])
+    if error.validator == "uniqueItems":
+        return "write each once"
+    return f"give at {'most' if str(error.validator).startswith('max') else 'least'} {wanted}"
+
+
+def _cure_of_type(error: Any, wanted: Any) -> str:
+    """YAML reads a value without quotes as a number, a flag or a date, if it looks like one."""
+    key = error.absolute_path[-1]
+    if wanted == "string" and not isinstance(error.instance, (dict, list, type(None))):
+        return "put it in quotes" + (f', as in {printable(key)}: "…"' if isinstance(key, str) else ', as in - "…"')
+    return {
+        "string": "write text, in quotes if YAML reads it as something else",
+        "boolean": "write true or false, without quotes",
+        "number": "write a number, without quotes",
+        "integer": "write a whole number, without quotes",
+        "array": "write a list, each line '- …'",
+        "object": "write key: value lines below it",
+    }.get(str(wanted), f"write {wanted}")
 
 
 def _unknown_key(error: Any, where: str, origin: str) -> str:

@@ -13,12 +13,13 @@ from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.base.owner import Owner
 from verl_regress.cluster.ray_api import RayApi
 
+_SHOWN = 3  # jobs that begin alike
 _OF_SESSION = re.compile(r"-([0-9]{8}T[0-9]{6}Z)(-[0-9]+)?$")  # ends the ids of the jobs of a session or a search
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
     """The positional argument JOB of every command on one job."""
-    parser.add_argument("job", help="a submission id, <id>.aN for its attempt N, or 'latest'")
+    parser.add_argument("job", help="a submission id, or its beginning; <id>.aN for its attempt N; or 'latest'")
 
 
 def newest(root: SharedRoot) -> list[JobDir]:
@@ -26,7 +27,7 @@ def newest(root: SharedRoot) -> list[JobDir]:
     found = []
     # No id begins with a dot, but the lock and a server's own directories do (.snapshot).
     for path in root.jobs.iterdir() if root.jobs.is_dir() else ():
-        if path.name[0] != "." and path.is_dir() and not path.is_symlink():
+        if path.name[0] != "." and _is_job(path):
             job = JobDir(path).attempts()[-1]
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 found.append((reserved_at(job), path.name, job))
@@ -47,8 +48,8 @@ def asked_for(args: argparse.Namespace) -> JobDir:
 
 
 def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
-    """The newest attempt of the job with that id, or of the latest job of `caller` (None: all users) outside sessions and searches;
-    `<id>.aN` is that attempt. Raises BadInput and Unreadable.
+    """The newest attempt of the job with that id, or whose id alone begins so, or of the latest job of `caller` (None: all users) outside
+    sessions and searches; `<id>.aN` is that attempt. Raises BadInput and Unreadable.
     """
     if asked == "latest":
         for job in newest(root):
@@ -62,10 +63,7 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
         )
     named = ids.ATTEMPT.fullmatch(asked)
     name = named["submission_id"] if named else asked
-    job = JobDir(root.jobs / name)
-    # A submission never makes a link, which may lead anywhere.
-    if ids.SUBMISSION_ID.fullmatch(name) is None or not job.path.is_dir() or job.path.is_symlink():
-        raise BadInput(f"JOB={shown(asked)} is not under {root.jobs}: name one that 'make jobs' lists, or submit one.")
+    job = JobDir(_directory_of(root, name, asked))
     try:
         next(job.path.iterdir(), None)
     except OSError as error:
@@ -77,6 +75,24 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
             f"JOB={asked} is not an attempt of {job.submission_id}: it has {len(attempts)}, the first is .a1."
         )
     return found
+
+
+def _directory_of(root: SharedRoot, name: str, asked: str) -> Path:
+    """The directory of the job of that name, or of the only one whose name begins so. Raises BadInput."""
+    if ids.SUBMISSION_ID.fullmatch(name) is not None and root.jobs.is_dir():
+        found = [path for path in root.jobs.iterdir() if path.name.startswith(name) and _is_job(path)]
+        found = [path for path in found if path.name == name] or sorted(found)
+        if len(found) > 1:
+            some = ", ".join(path.name for path in found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+            raise BadInput(f"JOB={asked} begins the ids of {len(found)} jobs ({some}): give more of it.")
+        if found:
+            return found[0]
+    raise BadInput(f"JOB={shown(asked)} is not under {root.jobs}: name one that 'make jobs' lists, or submit one.")
+
+
+def _is_job(path: Path) -> bool:
+    """A submission never makes a link, which may lead anywhere."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def _belongs_to(caller: Owner, job: JobDir) -> bool:

@@ -37,8 +37,9 @@ nodes::shared_group() {
   printf '%s\n' "$gid"
 }
 
+# nodes::need_shared_root_here: the shared root of a cluster; of a checkout whose own WORKDIR is not there yet, that it is empty is true.
 nodes::need_shared_root_here() {
-  [[ -d ${WORKDIR}/shared/jobs ]] ||
+  [[ -d ${WORKDIR}/shared/jobs || ! -e $WORKDIR && ${ENV_ORIGIN[WORKDIR]} == env/defaults.env ]] ||
     cli::die 2 "${WORKDIR}/shared (from WORKDIR=${WORKDIR}) has no jobs: name the WORKDIR of your cluster."
 }
 
