@@ -20,7 +20,7 @@ override knobs := $(shell sed -n 's/^\([A-Z][A-Z0-9_]*\)=.*/\1/p' env/defaults.e
 override of_others := SHELL MAKE MAKEFLAGS GNUMAKEFLAGS MAKEFILES PATH HOME TMPDIR TERM LANG LC_% NO_COLOR CI CONTAINER_HOST DOCKER_% PIP_% HF_HOME HF_ENDPOINT HF_HUB_% %_proxy %_PROXY
 override unknown := $(filter-out $(knobs) $(of_others),$(given))
 # Knobs whose names other programs may use: what the environment has is not meant for us.
-override typed := $(shell sed -n '/^#: .*, typed$$/{n; s/=.*//p; }' env/defaults.env)
+override typed := $(shell sed -n '/^#: .*, typed, for /{n; s/=.*//p; }' env/defaults.env)
 unexport $(unknown) $(filter-out $(given),$(typed))
 $(foreach v,$(filter-out $(unknown),$(given)),$(eval override export $$v := $$(value $$v)))
 override MAKEOVERRIDES := # a make that a script calls gets them from the environment, too
@@ -28,6 +28,7 @@ override export MAKE_GIVEN := $(given)
 # The first script refuses these before it does anything (scripts/lib/cli.bash).
 override export MAKE_UNKNOWN_KNOBS := $(unknown)
 override export MAKE_UNKNOWN_GOALS := $(filter-out $(targets),$(MAKECMDGOALS))
+override export MAKE_GOALS := $(or $(MAKECMDGOALS),$(.DEFAULT_GOAL))
 
 help: ## print this menu
 	@scripts/dev/help.sh
@@ -96,7 +97,7 @@ verify: .verify-check up prepare ## does B still train as A? one regression sess
 	@scripts/60_verify.sh
 bisect: .bisect-check up prepare ## which commit changed training? git bisect with real runs [VERL_REPO, GOOD, BAD, CASE, BISECT]
 	@scripts/62_bisect.sh
-acceptance: .acceptance-check up prepare snapshot ## does this installation keep its promises? one report, which can be sent [CODE_ID, PROFILE]
+acceptance: .acceptance-check up prepare ## does this installation keep its promises? one report, which can be sent [CODE_ID, PROFILE]
 	@scripts/67_acceptance.sh
 report: ## where the newest session's report.html is, and its verdict, with the cluster up or down [SESSION]
 	@scripts/61_report.sh

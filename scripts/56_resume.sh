@@ -13,6 +13,5 @@
 source "$(dirname "$0")/lib/regress.bash"
 cli::begin "$@"
 env::load
-job::need_code_of_job
 helper::ensure
 job::again resume

@@ -8,11 +8,15 @@
 source "$(dirname "$0")/../lib/regress.bash"
 
 table::print() {
-  printf '| knob | value | default | what it is |\n| --- | --- | --- | --- |\n'
+  printf '| knob | value | default | what it is | make … |\n| --- | --- | --- | --- | --- |\n'
   awk '
     /^# ---/ || /^$/ { text = ""; next }
+    /^#- / { next }
     /^#: / {
       type = substr($0, 4)
+      match(type, /, for [a-z].*/)
+      readers = substr(type, RSTART + 6)
+      type = substr(type, 1, RSTART - 1)
       if (at = index(type, " matching ")) {
         empty = type ~ / or empty(, typed)?$/ ? " or empty" : ""
         type = substr(type, 1, at - 1) empty
@@ -25,7 +29,7 @@ table::print() {
       name = substr($0, 1, RLENGTH - 1)
       value = substr($0, RLENGTH + 1)
       gsub(/\|/, "\\|", text)
-      printf "| `%s` | %s | %s | %s |\n", name, type, (value == "" ? "" : "`" value "`"), text
+      printf "| `%s` | %s | %s | %s | %s |\n", name, type, (value == "" ? "" : "`" value "`"), text, readers
       text = ""
     }' "${REPO_DIR}/env/defaults.env"
 }

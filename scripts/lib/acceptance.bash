@@ -1,19 +1,23 @@
 # acceptance: the steps of `make acceptance`. Each calls what the targets call; one that fails ends no other, and the helper judges all.
 # shellcheck shell=bash
 
-# acceptance::check: the user must not have set knobs that would make another report.
-acceptance::check() {
-  verify::refuse_knobs 'the report must say the same of every installation' DRY_RUN JOBSPEC SUBMISSION_ID OVERRIDES_FILE TRAIN_SEED
-}
+# acceptance::check: a CODE_ID that the user only names is there already, where the shared root is on this host.
+acceptance::check() { ! snapshot::is_named || snapshot::check CODE_ID >/dev/null; }
 
 # acceptance::begin: makes the report's directory. Sets ACCEPTANCE_NAME, ACCEPTANCE_FILES, and ACCEPTANCE_CANARY, the first job's secret.
 acceptance::begin() {
   local -
   set +x
-  job::make_code
+  acceptance::_ensure_code
   cli::temp_dir ACCEPTANCE_FILES
   ACCEPTANCE_CANARY=$(od -An -vtx1 -N20 /dev/urandom | tr -d ' \n') # JSON, URLs and shells do not change hexadecimal digits
   ACCEPTANCE_NAME=$(helper::run head acceptance begin)
+}
+
+# acceptance::_ensure_code: the snapshot CODE_ID, which is made of VERL_SOURCE unless the user only names it: a wrong name makes none.
+acceptance::_ensure_code() {
+  job::make_code
+  if snapshot::is_named; then snapshot::need_on_head CODE_ID; else snapshot::ensure "$CODE_ID" "$VERL_SOURCE" >/dev/null; fi
 }
 
 # acceptance::step NAME JOB_OF COMMAND...: runs COMMAND, and keeps its status, its seconds and what it prints. It needs the job of the step
@@ -42,7 +46,8 @@ acceptance::_logged() { "${@:2}" 2>&1 | tee -- "$1" >&2; }
 
 # acceptance::train WORKLOAD STEPS [SPEC]: its last step leaves a checkpoint.
 acceptance::train() {
-  env::give WORKLOAD "$1" WAIT '' OVERRIDES "${OVERRIDES:+${OVERRIDES} }trainer.total_training_steps=$2 trainer.save_freq=$2"
+  env::give WORKLOAD "$1" JOBSPEC '' SUBMISSION_ID '' WAIT '' DRY_RUN '' OVERRIDES_FILE '' TRAIN_SEED '' DEBUGGER ''
+  env::give OVERRIDES "${OVERRIDES:+${OVERRIDES} }trainer.total_training_steps=$2 trainer.save_freq=$2"
   job::submit "${3:-$(job::spec_of "$1")}" >"${ACCEPTANCE_FILES}/$1.job"
   job::follow "$(<"${ACCEPTANCE_FILES}/$1.job")"
 }
@@ -80,7 +85,8 @@ acceptance::bundle() { helper::run head debug "$(<"${ACCEPTANCE_FILES}/sft.job")
 
 # acceptance::resume: two further steps of the PPO.
 acceptance::resume() {
-  env::give JOB "$(<"${ACCEPTANCE_FILES}/ppo.job")" WAIT '' OVERRIDES "${OVERRIDES:+${OVERRIDES} }trainer.total_training_steps=5"
+  env::give WAIT '' DRY_RUN '' OVERRIDES_FILE '' DEBUGGER '' JOB "$(<"${ACCEPTANCE_FILES}/ppo.job")"
+  env::give OVERRIDES "${OVERRIDES:+${OVERRIDES} }trainer.total_training_steps=5"
   job::again resume >"${ACCEPTANCE_FILES}/resume.job"
   job::follow "$(<"${ACCEPTANCE_FILES}/resume.job")"
 }
@@ -96,7 +102,7 @@ acceptance::verify() {
   chmod -R u+w "$dir"
   sed -i '/loss_mask_flatten = torch.roll(/d' "$losses"
   printf 'cases:\n  sft: {workload: sft, steps: 4}\n' >"${dir}/suite.yaml"
-  env::give CODE_A "$CODE_ID" CODE_B "path:${dir}" SUITE "${dir}/suite.yaml" BUDGET 3 DETERMINISTIC 1 OVERRIDES '' ONLY '' SESSION '' JSON ''
+  env::give CODE_A "$CODE_ID" CODE_B "path:${dir}" SUITE "${dir}/suite.yaml" BUDGET 3 DETERMINISTIC 1 REPLAY '' ALLOW '' ONLY '' SESSION '' JSON ''
   deps::ensure_judge
   verify::begin
   verify::run

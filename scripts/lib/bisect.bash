@@ -6,7 +6,6 @@
 # Sets BISECT_SUITE, the suite's file, and what bisect::_clone sets.
 bisect::check() {
   local knob base from to
-  verify::refuse_knobs 'both ends and every commit run the case as the suite has it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
   for knob in VERL_REPO GOOD BAD; do
     [[ -n ${!knob} ]] || cli::die 2 "${knob} is empty: a search needs VERL_REPO, GOOD and BAD, for example 'make bisect VERL_REPO=path:~/verl GOOD=b9873ee9 BAD=HEAD'."
   done
@@ -35,7 +34,6 @@ bisect::begin() {
 # bisect::open: continues BISECT, with its recorded repository and ends. Sets the same variables.
 bisect::open() {
   local words=()
-  verify::refuse_knobs 'the search has its own' VERL_REPO GOOD BAD SUITE CASE DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SESSION ONLY BUDGET ALLOW JSON
   output::read_words words helper::run head bisect open "--name=${BISECT}" --cluster "$CLUSTER_NAME"
   BISECT_SEARCH=${words[0]}
   bisect::_clone "${words[@]:1}"
@@ -115,11 +113,12 @@ bisect::_ask() {
         code_a=$(bisect::_snapshot "$2")
         code_b=$(bisect::_snapshot "$3")
         printf '%s\n' "${said[1]}" >"$file"
-        environment=("SUITE=${file}" "CODE_A=${code_a}" "CODE_B=${code_b}" REPLAY=) # GOOD's runs are taken over
+        # What a search is not asked for; REPLAY, because GOOD's runs are taken over.
+        environment=("SUITE=${file}" "CODE_A=${code_a}" "CODE_B=${code_b}" REPLAY= SESSION= ONLY= BUDGET= ALLOW= JSON=)
         ;;
       open)
         [[ -z $status ]] || cli::die 1 "The session ${said[1]} of $1 ended with status ${status}, and its report could not be written (the reason is above): fix that, then continue with 'make bisect BISECT=${BISECT_SEARCH##*/}'."
-        environment=(-u SUITE "SESSION=${said[1]}")
+        environment=(-u SUITE "SESSION=${said[1]}" BUDGET= ALLOW= JSON=)
         ;;
       *) printf '%s\n' "${said[0]}" && return ;;
     esac

@@ -29,6 +29,8 @@ cli::begin_with() {
   CLI_CLEANUPS=()
   CLI_PARTS=()
   CLI_IF_INTERRUPTED=(true)
+  CLI_IS_CHECK=''
+  [[ " ${*:2} " != *' --check '* ]] || CLI_IS_CHECK=1 # of a run that begins with it: "done" is not its first word
   cli::accept "$@"
   trap 'cli::_end "$?"' EXIT
   # A second Ctrl-C or SIGTERM cuts no cleanup short, and hides no last word.
@@ -65,12 +67,13 @@ cli::_is_accepted() {
   [[ $2 == *'['* && $1 != -* && ! $1 =~ ^[A-Z][A-Z0-9_]*= ]]
 }
 
-# cli::_check_make: the first script that make runs refuses the words that make was given and does not know (see the Makefile), and
-# keys of env/local.env that are not knobs, even if it reads none.
+# cli::_check_make: the first script that make runs refuses the words that make was given and does not know (see the Makefile), knobs that
+# none of its targets reads, and keys of env/local.env that are not knobs, even if it reads none.
 cli::_check_make() {
   local word _ nearest use=use names=()
   if [[ -z ${MAKE_UNKNOWN_KNOBS-}${MAKE_UNKNOWN_GOALS-} ]]; then
     [[ ! -v MAKE_GIVEN ]] || (env::read_local) || exit "$?"
+    [[ ${REGRESS_SAID:-} == 1 ]] || (typed::check) || exit "$?"
     return
   fi
   if read -r word _ <<<"${MAKE_UNKNOWN_KNOBS-}" && [[ -n $word ]]; then
@@ -196,7 +199,9 @@ cli::_end() {
   cli::_clean_up
   tenths=$(((${EPOCHREALTIME/./} - ${CLI_STARTED/./}) / 100000))
   seconds="$((tenths / 10)).$((tenths % 10))"
-  if ((status == 0)); then
+  if ((status == 0)) && [[ -n $CLI_IS_CHECK ]]; then
+    :
+  elif ((status == 0)); then
     log::_line '==' '1' "${CLI_NAME%.sh}: done in ${seconds} s"
   else
     log::error "${CLI_NAME%.sh}: exit ${status} (${CLI_STATUS[$status]:-ended by a signal or a tool}) after ${seconds} s"

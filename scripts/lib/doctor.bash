@@ -68,7 +68,10 @@ doctor::_python() {
 }
 
 # doctor::gate [--running]: the quick checks of the nodes that answer; ends the script with 9 if there is an alarm.
-doctor::gate() { log::while 'checking what the nodes can do together' -- doctor::run --quick --gate "$@"; }
+doctor::gate() {
+  local JSON='' # the command that calls this has its own
+  log::while 'checking what the nodes can do together' -- doctor::run --quick --gate "$@"
+}
 
 # doctor::of_job JOB: prints what is wrong with the nodes now, and leaves it in the job's bundles.
 doctor::of_job() {

@@ -50,9 +50,10 @@ job::request() {
   job::take "$4" 'the JobSpec' "$3/job_spec"
   _args+=("--spec-name=$4") _members+=(job_spec)
   job::knobs "$1" "$2" "$3"
+  job::_overrides_file "$2" "$3"
 }
 
-# job::knobs ARGS MEMBERS DIR: the same without the JobSpec.
+# job::knobs ARGS MEMBERS DIR: the same without JobSpec and OVERRIDES_FILE.
 job::knobs() {
   # shellcheck disable=SC2178  # namerefs to arrays
   local -n _words=$1 _names=$2
@@ -60,24 +61,18 @@ job::knobs() {
   env::tell_unused
   _names+=(ray_config)
   job::take "$RAY_BASE_CONFIG" 'RAY_BASE_CONFIG' "${stream}/ray_config"
-  job::_said "$1" "$2" "$stream"
+  _words+=("--knobs=$(knob::as_json)")
   [[ $PERTURBED != 1 ]] || _words+=(--perturbed)
-}
-
-# job::need_code_of_job: a further attempt runs the code of its job; a CODE_ID in a file is for new jobs.
-job::need_code_of_job() {
-  [[ ${ENV_ORIGIN[CODE_ID]} != "$ENV_TYPED" ]] ||
-    cli::die 2 "CODE_ID='$(cli::shown "$CODE_ID")' (from ${ENV_TYPED}) is refused, because a further attempt runs the code of its job: leave it out, or give it to a new job ('make submit') with OVERRIDES='trainer.resume_mode=resume_path trainer.resume_from_path=…'."
 }
 
 # job::again resume|retry: a further attempt of JOB, with OVERRIDES and OVERRIDES_FILE added. Its id is on stdout.
 job::again() {
-  local stream args=("$JOB")
-  # shellcheck disable=SC2034  # job::_said and job::_begin take it by its name
+  local stream args=("$JOB" "--knobs=$(knob::as_json)")
+  # shellcheck disable=SC2034  # job::_overrides_file and job::_begin take it by its name
   local members=()
   cli::temp_dir stream
   [[ $DRY_RUN == 1 ]] || secret::read_all "the JobSpec of ${JOB}" helper::run_in head secrets --job "$JOB" </dev/null
-  job::_said args members "$stream"
+  job::_overrides_file members "$stream"
   job::_debugger args
   job::_begin "$stream" members "$1" "${args[@]}"
 }
@@ -91,14 +86,12 @@ job::_debugger() {
   [[ -z $host ]] || _given+=("--debugger-host=${host}")
 }
 
-# job::_said ARGS MEMBERS DIR: the knobs as a word of the array ARGS; OVERRIDES_FILE in DIR, and named in MEMBERS.
-job::_said() {
-  # shellcheck disable=SC2178  # the same
-  local -n _args=$1 _members=$2
-  _args+=("--knobs=$(knob::as_json)")
+# job::_overrides_file MEMBERS DIR: OVERRIDES_FILE in DIR, and named in the array MEMBERS.
+job::_overrides_file() {
+  local -n _named=$1
   [[ -n $OVERRIDES_FILE ]] || return 0
-  job::take "$OVERRIDES_FILE" 'OVERRIDES_FILE' "$3/overrides"
-  _members+=(overrides)
+  job::take "$OVERRIDES_FILE" 'OVERRIDES_FILE' "$2/overrides"
+  _named+=(overrides)
 }
 
 # job::_begin DIR MEMBERS SUBCOMMAND ARGS...: on stdin the helper in the head gets the secrets that were read, then the files of the

@@ -3,6 +3,8 @@
 
 declare -ga KNOB_NAMES=()
 declare -gA KNOB_TYPE=() KNOB_DEFAULT=()
+# The targets of make that read each knob, and by "TARGET KNOB" what to do instead where one of them is not that.
+declare -gA KNOB_READERS=() KNOB_INSTEAD=()
 # Knobs of earlier versions, and what to do instead. One that nothing replaces is here only if its name resembles another.
 declare -grA KNOB_GONE=(
   [ADOPT]='run make down in the checkout that has the cluster'
@@ -23,21 +25,35 @@ declare -grA KNOB_GONE=(
   [TUNNEL_VIA]='add -J HOST to the line that make tunnel prints'
 )
 
-# knob::read: reads env/defaults.env: each KEY=DEFAULT has its type in the line above it, "#: TYPE". The Makefile reads "#: TYPE, typed".
+# knob::read: reads env/defaults.env: above each KEY=DEFAULT is its tag, "#: TYPE[, typed], for TARGET...", and above that may be lines
+# "#- TARGET...: what to do instead". The Makefile reads ", typed".
 knob::read() {
-  local line type=''
+  local line name type='' readers='' instead=()
   ((${#KNOB_NAMES[@]} == 0)) || return 0
   while IFS= read -r line; do
     case $line in
-      '#: '*) type=${line#'#: '} type=${type%, typed} ;;
+      '#- '*) instead+=("${line#'#- '}") ;;
+      '#: '*) type=${line#'#: '} readers=${type##*, for } type=${type%, for *} type=${type%, typed} ;;
       '#'* | '') ;;
       *)
-        KNOB_NAMES+=("${line%%=*}")
-        # shellcheck disable=SC2034  # scripts/lib/env.bash reads KNOB_DEFAULT
-        KNOB_TYPE[${line%%=*}]=$type KNOB_DEFAULT[${line%%=*}]=${line#*=} type=''
+        name=${line%%=*}
+        KNOB_NAMES+=("$name")
+        # shellcheck disable=SC2034  # env.bash and typed.bash read them
+        KNOB_TYPE[$name]=$type KNOB_DEFAULT[$name]=${line#*=} KNOB_READERS[$name]=$readers
+        ((${#instead[@]} == 0)) || knob::_read_instead "$name" "${instead[@]}"
+        type='' readers='' instead=()
         ;;
     esac
   done <"${REPO_DIR}/env/defaults.env"
+}
+
+# knob::_read_instead NAME LINE...: lines "TARGET...: what to do instead".
+knob::_read_instead() {
+  local line target
+  for line in "${@:2}"; do
+    # shellcheck disable=SC2034  # typed.bash reads it
+    for target in ${line%%: *}; do KNOB_INSTEAD["${target} $1"]=${line#*: }; done
+  done
 }
 
 # knob::refuse_name NAME WHERE: for a name that is not a knob.

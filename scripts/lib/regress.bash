@@ -13,7 +13,7 @@ CALLER_DIR=$PWD
 readonly REPO_DIR CALLER_DIR
 cd "$REPO_DIR" # rule-ok: wherever a script is typed, paths of knobs mean the same
 
-for _noun in log spelling output knob env cli wait venv owner node cluster_knobs cluster helper deps artefact snapshot secret attached job \
+for _noun in log spelling output knob env typed cli wait venv owner node cluster_knobs cluster helper deps artefact snapshot secret attached job \
   dashboard tunnel doctor verify acceptance bisect quickstart lifecycle/{login,shared,allocation,hosts,hosts_check,hosts_put} \
   lifecycle/{engine,devices,image,compose,legacy,prereq,batch,kit}; do
   # shellcheck disable=SC1090  # the list above is the index of what is sourced

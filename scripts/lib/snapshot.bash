@@ -28,11 +28,24 @@ snapshot::check() {
     *:*) ;;
     *)
       root=$(nodes::shared_root_here)
-      [[ -z $root || -d ${root}/common/code/verl/${code} ]] ||
-        cli::die 2 "$1=${code} (from ${ENV_ORIGIN[$1]}) is no snapshot in ${root}/common/code/verl: make it with 'make snapshot CODE_ID=${code}', or name a source (pypi:VERSION, git:URL@REF, path:DIR)."
+      [[ -z $root || -d ${root}/common/code/verl/${code} ]] || snapshot::_refuse_code "$1" "$root"
       ;;
   esac
 }
+
+# snapshot::need_on_head KNOB: the code id that it names is a snapshot.
+snapshot::need_on_head() {
+  node::exec head test -d "${SHARED_ROOT}/common/code/verl/${!1}" || snapshot::_refuse_code "$1" "$(nodes::shown "$SHARED_ROOT")"
+}
+
+snapshot::_refuse_code() {
+  local cure=", or name a source (pypi:VERSION, git:URL@REF, path:DIR)"
+  [[ $1 == CODE_[AB] ]] || cure=''
+  cli::die 2 "$1=${!1} (from ${ENV_ORIGIN[$1]}) is no snapshot in $2/common/code/verl: make it with 'make snapshot CODE_ID=${!1}'${cure}."
+}
+
+# snapshot::is_named: the user gave CODE_ID without a VERL_SOURCE, so it is the name of a snapshot that exists already.
+snapshot::is_named() { [[ $CODE_ID != auto ]] && env::is_given CODE_ID && ! env::is_given VERL_SOURCE; }
 
 # snapshot::_need_tree path:DIR: prints the folder, which has a verl.
 snapshot::_need_tree() {

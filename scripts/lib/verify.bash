@@ -4,7 +4,6 @@
 
 # verify::check: what can be said of the knobs of a new session before there is a cluster. Sets VERIFY_SUITE, the suite's file.
 verify::check() {
-  verify::refuse_knobs 'put it into the suite, where A and B both get it' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED
   VERIFY_SUITE=$(verify::suite_file)
   job::need_small "SUITE '$(cli::shown "$SUITE")'" "$VERIFY_SUITE"
   snapshot::check CODE_A >/dev/null
@@ -29,7 +28,6 @@ verify::begin() {
 # verify::open: the same of SESSION, which goes on with its recorded suite, A and B.
 verify::open() {
   local words=()
-  verify::refuse_knobs 'the session has its own' DRY_RUN OVERRIDES OVERRIDES_FILE TRAIN_SEED CODE_A CODE_B SUITE ONLY
   output::read_words words helper::run head verify open "--name=${SESSION}" --cluster "$CLUSTER_NAME"
   verify::_collect "${words[@]:1}"
   VERIFY_ARGS+=("--session=${words[0]}")
@@ -68,16 +66,6 @@ verify::_feed() {
     printf '%s' "$secrets" | base64 -d
   done
   tar -C "$VERIFY_FILES" -c -- "${VERIFY_MEMBERS[@]}"
-}
-
-# verify::refuse_knobs WHY KNOB...: the user must not have set these.
-verify::refuse_knobs() {
-  local why=$1 knob
-  shift
-  for knob in "$@"; do
-    [[ -z ${!knob} ]] || ! env::is_given "$knob" ||
-      cli::die 2 "${knob}='$(cli::shown "${!knob}")' (from ${ENV_ORIGIN[$knob]}) is not for this session: ${why}; leave it out."
-  done
 }
 
 # verify::suite_file: the file of SUITE.

@@ -68,7 +68,7 @@ def test_every_key_of_the_release_gets_the_seed(submit, shared, release, workloa
 def test_sft_gets_its_seeds_and_one_for_the_choice_of_rows(submit, shared):
     snapshot_with(shared)
     assert submit("SUBMISSION_ID=me", "TRAIN_SEED=0", spec="workload: sft\n").err == (
-        "changed submitted me (sft, code codeA, profile cpu)\n"
+        "changed submitted me (sft, profile cpu, code codeA: pypi:0.7.1)\n"
     )
     assert seeds_of(JobDir(shared.jobs / "me")) == {"trainer.seed=0", "engine.seed=0", "++data.seed=0"}
 
@@ -87,7 +87,7 @@ def test_a_line_for_each_says_which_keys_the_release_lacks(submit, shared):
     snapshot_with(shared, *keys, *critic)
     lacking = ("actor_rollout_ref.rollout.seed", "reward.reward_model.rollout.seed", "critic.model.fsdp_config.seed")
     lines = (f"skip    override {key}=3 (optional in TRAIN_SEED, verl 0.7.1 has no such key)\n" for key in lacking)
-    changed = "changed submitted me (ppo, code codeA, profile cpu)\n"
+    changed = "changed submitted me (ppo, profile cpu, code codeA: pypi:0.7.1)\n"
     assert submit("SUBMISSION_ID=me", "TRAIN_SEED=3").err == "".join([*lines, changed])
 
 
@@ -164,7 +164,7 @@ def test_its_overrides_are_recorded_with_their_origin(submit, shared):
     assert (outcome.status, outcome.err) == (
         0,
         "skip    override trainer.gone=1 (optional in DETERMINISTIC=1, verl 0.7.1 has no such key)\n"
-        "changed submitted me (ppo, code codeA, profile cpu)\n",
+        "changed submitted me (ppo, profile cpu, code codeA: pypi:0.7.1)\n",
     )
     job = JobDir(shared.jobs / "me")
     assert origins(job, "trainer.save_freq", "critic.optim.lr") == [
@@ -229,7 +229,7 @@ def test_a_profile_that_is_always_deterministic_adds_nothing(submit, shared):
     plain = submit("SUBMISSION_ID=plain", base=base)
     outcome = submit("SUBMISSION_ID=det", "DETERMINISTIC=1", base=base)
     assert (plain.status, outcome.status) == (0, 0)
-    assert outcome.err == ("changed submitted det (ppo, code codeA, profile cpu)\n")
+    assert outcome.err == ("changed submitted det (ppo, profile cpu, code codeA: pypi:0.7.1)\n")
     names = [{path.name for path in (shared.jobs / name / "config").iterdir()} for name in ("plain", "det")]
     assert names[0] == names[1]
     overrides = [read(JobDir(shared.jobs / name), "resolved.json")["overrides"] for name in ("plain", "det")]

@@ -53,7 +53,7 @@ def text_of(directory):
 def test_the_values_are_in_one_private_file_and_ray_gets_only_its_path(submit_with, shared, sdk):
     file = shared.secrets / "mine" / "me"
     outcome = submit_with()
-    assert (outcome.status, outcome.err) == (0, "changed submitted me (ppo, code codeA, profile cpu)\n")
+    assert (outcome.status, outcome.err) == (0, "changed submitted me (ppo, profile cpu, code codeA: pypi:0.7.1)\n")
     assert json.loads(file.read_text()) == VALUES
     assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent, shared.secrets)] == [0o600, 0o700, 0o700]
     env_vars = sdk.submitted[0]["runtime_env"]["env_vars"]

@@ -65,6 +65,7 @@ def test_a_snapshot_is_the_tree_its_marker_and_its_record(root, capsys):
         "source": "pypi:0.7.1",
         "revision": "0.7.1",
         "dirty": False,
+        "changed": 0,
         "file_count": 3,
         "verl_version": "0.7.1",
         "requirements": {"problem": "its setup.py does not say it: No such file or directory"},
@@ -169,7 +170,7 @@ def test_the_same_tree_from_elsewhere_is_skipped_too(root, capsys):
     capsys.readouterr()
     assert make(root, source="path:/home/me/verl", revision="")["source"] == "pypi:0.7.1"
     assert capsys.readouterr().err == (
-        f"skip    snapshot codeA at {root.snapshots}/codeA (exists, same tree from pypi:0.7.1 at 0.7.1 (verl 0.7.1))\n"
+        f"skip    snapshot codeA at {root.snapshots}/codeA (exists, same tree from pypi:0.7.1 (verl 0.7.1))\n"
     )
 
 
@@ -179,8 +180,8 @@ def test_another_tree_is_an_error_that_names_both(root):
     new = make(root, "codeB", tree)["tree_sha256"][:12]
     target = root.snapshots / "codeA"
     assert refusal(root, "codeA", tree, "path:/home/me/verl", "abcdef0123456789") == (
-        f"CODE_ID=codeA is a snapshot of pypi:0.7.1 at 0.7.1 (verl 0.7.1), tree {old}, and VERL_SOURCE now gives "
-        f"path:/home/me/verl at abcdef012345 with changes (verl 0.7.1), tree {new}; a snapshot is never "
+        f"CODE_ID=codeA is a snapshot of pypi:0.7.1 (verl 0.7.1), tree {old}, and VERL_SOURCE now gives "
+        f"the tree /home/me/verl at abcdef01 and 6 changed files (verl 0.7.1), tree {new}; a snapshot is never "
         f"changed: choose another CODE_ID, or remove it (chmod -R u+w {target} && rm -rf {target})."
     )
 
@@ -213,7 +214,7 @@ def lfs_pointer(content):
 def test_a_tree_is_that_of_its_commit_if_git_has_the_same_hashes(root, capsys, commit, changes):
     assert make(root, tree={**TREE, **commit})["dirty"] == bool(changes)
     made, *more = capsys.readouterr().err.splitlines()
-    assert (" with changes " in made) == bool(changes)
+    assert (" changed file" in made) == bool(changes)
     assert more == ([f"        not as in the commit: {changes}"] if changes else [])
     assert not (root.snapshots / "codeA" / snapshot.COMMIT_MEMBER).exists()
 
@@ -413,3 +414,20 @@ def test_a_file_that_does_not_compile_is_in_the_record_and_said(root, capsys):
     record = make(root, tree={**TREE, "verl/trainer/broken.py": b"def f(:\n"})
     assert [*record["broken"]] == ["verl/trainer/broken.py"]
     assert "(verl/trainer/broken.py: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "revision", "changed", "said"),
+    [
+        ("pypi:0.9.1", "0.9.1", 0, "pypi:0.9.1"),
+        ("git:https://x/verl@main", "abcdef0123456789", 0, "git:https://x/verl@main at abcdef01"),
+        ("path:/home/me/verl", "abcdef0123456789", 0, "the tree /home/me/verl at abcdef01"),
+        ("path:/home/me/verl", "abcdef0123456789", 1, "the tree /home/me/verl at abcdef01 and 1 changed file"),
+        ("path:/home/me/verl", "", 0, "the tree /home/me/verl"),
+    ],
+)
+def test_what_the_code_is_in_words(source, revision, changed, said):
+    record = {"source": source, "revision": revision, "dirty": changed > 0, "changed": changed}
+    assert snapshot.origin_of(record) == said
+    old = {"source": source, "revision": revision, "dirty": True}  # as earlier versions wrote it
+    assert snapshot.origin_of(old).endswith(" and changed files")

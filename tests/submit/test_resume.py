@@ -43,7 +43,7 @@ def test_a_retry_asks_for_the_same_again(ended, run, sdk, shared):
     outcome = run("retry", "me")
     assert (outcome.status, outcome.out) == (0, "me.a2\n")
     assert outcome.err.splitlines() == [
-        "changed submitted me.a2 (ppo, code codeA, profile cpu)",
+        "changed submitted me.a2 (ppo, profile cpu, code codeA: pypi:0.7.1)",
         "        attempt 2 of me, as asked for me, from the beginning",
     ]
     again = job.numbered(2)

@@ -32,7 +32,7 @@ def test_a_submission_makes_one_directory_and_says_its_id(submit, ray, shared):
     assert outcome.status == 0
     assert re.fullmatch(r"ppo-codeA-\d{8}T\d{6}Z-[0-9a-f]{4}\n", outcome.out)
     name = outcome.out.strip()
-    assert outcome.err == f"changed submitted {name} (ppo, code codeA, profile cpu)\n"
+    assert outcome.err == f"changed submitted {name} (ppo, profile cpu, code codeA: pypi:0.7.1)\n"
     assert [job.submission_id for job in find.newest(shared)] == [name]
     made = {"config", "logs", "checkpoints", "hf_modules", "debug", "state"}
     assert {path.name for path in (shared.jobs / name).iterdir()} == made
@@ -435,7 +435,7 @@ def test_an_allowed_mismatch_is_submitted_with_a_warning_and_recorded(submit, sh
     problem = "verl 0.9.1 (CODE_ID=codeA) wants numpy<2 (2.4.6 on worker-0)"
     assert outcome.status == 0
     assert outcome.err == (
-        f"warning {problem}: ALLOW_MISMATCH=1\nchanged submitted me (ppo, code codeA, profile cpu)\n"
+        f"warning {problem}: ALLOW_MISMATCH=1\nchanged submitted me (ppo, profile cpu, code codeA: pypi:0.7.1)\n"
     )
     resolved, kept = (read(shared.jobs / "me" / "config" / name) for name in ("resolved.json", "packages.json"))
     has = {"numpy": "2.4.6"}
@@ -451,7 +451,7 @@ def test_a_snapshot_without_requirements_is_submitted_with_a_warning(submit, sha
     assert (outcome.status, outcome.err) == (
         0,
         "warning verl 0.7.1 (CODE_ID=codeA) does not say which packages it needs (it has no setup.py): it was "
-        "not compared with what the nodes have.\nchanged submitted me (ppo, code codeA, profile cpu)\n",
+        "not compared with what the nodes have.\nchanged submitted me (ppo, profile cpu, code codeA: pypi:0.7.1)\n",
     )
 
 
@@ -505,7 +505,7 @@ def test_where_a_job_with_the_debugger_listens_is_said(submit, shared, debugger,
         has_packages(shared, node, numpy="2.4.6", debugpy="1.8.22")
     outcome = submit("SUBMISSION_ID=me", f"DEBUGGER={debugger}", *([f"--debugger-host={host}"] if host else []))
     assert outcome.err.splitlines() == [
-        "changed submitted me (ppo, code codeA, profile cpu)",
+        "changed submitted me (ppo, profile cpu, code codeA: pypi:0.7.1)",
         f"warning me has Ray's debugger on (DEBUGGER={debugger}): a process that waits in a breakpoint listens on {where}, without a "
         "password, and whoever connects runs code as the job; 'make debugger JOB=me' lists them.",
     ]

@@ -59,7 +59,13 @@ def head(export: Export, request_dir: str, values: dict[str, str]) -> str:
     """
     site = export.site
     wanted = f" --worker-gpus {site.gpus_per_worker}" if export.vendor and "GPU" not in site.declared else ""
-    limits = (site.knobs[f"{name}_TIMEOUT"] for name in ("PENDING", "START", "STALL", "UNREACHABLE"))
+    knobs = site.knobs
+    limits = (
+        knobs["PENDING_TIMEOUT"],
+        knobs["START_TIMEOUT"],
+        knobs["STALL_TIMEOUT"],
+        knobs["UNREACHABLE_TIMEOUT"],
+    )
     piped, taken = (f"{secrets_on_stdin(values)} | ", "--secrets ") if values else ("", "")
     return _HEAD.format(
         **_common(export), timeout=site.knobs["CLUSTER_TIMEOUT"], workers=len(site.workers), expected=wanted,

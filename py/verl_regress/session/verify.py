@@ -88,7 +88,7 @@ def _run(root: SharedRoot, args: argparse.Namespace) -> int:
         if args.attached:
             watch.leave_with_the_listener(busy, _SILENCE if args.far else None)
         requests = {
-            spec: submit.request_of(args, spec, texts[member], {submit.BASE: texts[submit.BASE]})
+            spec: submit.request_of(args, spec, texts[member], texts[submit.BASE])
             for member, spec in members.items()
         }
         session = Session(root.sessions / args.session) if args.session else _begin(root, args, texts[_SUITE], requests)

@@ -34,7 +34,7 @@ TREE = "{tree}"  # in a code id: the first digits of the tree's hash, once known
 
 # Processes that compile a snapshot, one for so many files: more would take longer to start than they save.
 _COMPILERS, _FILES_EACH = 4, 100
-_TREE_DIGITS = 8
+_TREE_DIGITS, _COMMIT_DIGITS = 8, 8
 _OF_TREE = re.compile(rf"verl-([0-9a-f]{{{_TREE_DIGITS}}})")  # an id that names a tree, as `auto` makes it
 # We write these at the top of every snapshot, so they are not part of the hashed tree.
 _OURS = frozenset({MARKER_FILE, RECORD_FILE})
@@ -43,8 +43,8 @@ _OURS = frozenset({MARKER_FILE, RECORD_FILE})
 _NEEDED = {"code_id", "source", "revision", "dirty", "tree_sha256", "verl_version", "requirements"}
 
 Record = dict[str, Any]
-"""What `snapshot.json` holds: code_id, source, revision, dirty, tree_sha256, file_count, verl_version, created, requirements
-(verl_regress.store.requirements), and broken, the Python files that do not compile, if there are any."""
+"""What `snapshot.json` holds: code_id, source, revision, dirty, changed (how many files; older ones lack it), tree_sha256, file_count,
+verl_version, created, requirements (verl_regress.store.requirements), and broken, the Python files that do not compile, if there are any."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +101,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
             "source": source,
             "revision": revision,
             "dirty": bool(changes),
+            "changed": len(changes),
             "tree_sha256": tree_sha256,
             "file_count": file_count,
             "verl_version": verl_version(directory),
@@ -334,9 +335,19 @@ def _make_read_only(directory: Path) -> None:
 
 
 def _described(record: Record) -> str:
-    revision = f" at {record['revision'][:12]}" if record["revision"] else ""
-    changes = " with changes" if record["dirty"] else ""
-    return f"{record['source']}{revision}{changes} (verl {record['verl_version']})"
+    return f"{origin_of(record)} (verl {record['verl_version']})"
+
+
+def origin_of(record: Mapping[str, Any]) -> str:
+    """What the code of a snapshot is, for the user who submits it: `the tree /home/me/verl at 1d80895 and 1 changed file`."""
+    source, revision, changed = record["source"], record["revision"], record.get("changed", 0)
+    kind, _, place = source.partition(":")
+    named = f"the tree {place}" if kind == "path" else source
+    commit = f" at {revision[:_COMMIT_DIGITS]}" if revision and kind != "pypi" else ""
+    if not record["dirty"]:
+        return f"{named}{commit}"
+    files = "changed files" if not changed else f"{changed} changed file{'s' if changed > 1 else ''}"
+    return f"{named}{commit} and {files}"
 
 
 def _make(code_id: str, was: Mapping[str, Any] | None = None) -> str:

@@ -28,7 +28,7 @@ from verl_regress.plan import needs, overrides, plan, steps
 from verl_regress.plan.overrides import Override
 from verl_regress.plan.request import CommandLine, Defaults, Request
 from verl_regress.secrets import secret_files
-from verl_regress.store import mismatch
+from verl_regress.store import mismatch, snapshot
 from verl_regress.store.hashes import Hashes
 from verl_regress.store.retention import uncollected
 from verl_regress.worker import queue
@@ -88,38 +88,47 @@ def run(args: argparse.Namespace) -> int:
 
 def read_request(args: argparse.Namespace) -> Request:
     """The request in the arguments and on stdin. Raises BadInput."""
-    names = {_SPEC: args.spec_name, BASE: args.knobs["RAY_BASE_CONFIG"]}
-    if args.knobs["OVERRIDES_FILE"]:
-        names[OVERRIDES] = args.knobs["OVERRIDES_FILE"]
-    texts = read_stream(names)
-    return request_of(args, args.spec_name, texts[_SPEC], texts)
-
-
-def request_of(args: argparse.Namespace, spec_name: str, spec_text: str, texts: Mapping[str, str]) -> Request:
-    """The request in the arguments for this JobSpec; `texts` are the other members of the stream. Raises BadInput."""
     knobs: Knobs = args.knobs
-    spec = JobSpec.from_document(documents.parse(spec_text, spec_name, "jobspec"))
-    workload = knobs.typed().get("WORKLOAD") if knobs["JOBSPEC"] else None
+    names = {_SPEC: args.spec_name, BASE: knobs["RAY_BASE_CONFIG"]}
+    if knobs["OVERRIDES_FILE"]:
+        names[OVERRIDES] = knobs["OVERRIDES_FILE"]
+    texts = read_stream(names)
+    request = request_of(args, args.spec_name, texts[_SPEC], texts[BASE])
+    workload, spec = knobs.typed().get("WORKLOAD") if knobs["JOBSPEC"] else None, request.spec
     if workload not in (None, spec.workload):
         raise BadInput(
             f"WORKLOAD={workload} (from the command line or environment), but {spec.origin} is for {spec.workload}: leave one of them out."
         )
-    workers, each = int(knobs["WORKERS"]), int(knobs["GPUS_PER_WORKER"])
+    said = replace(
+        request.said,
+        code_id=knobs.given("CODE_ID"),
+        submission_id=knobs.given("SUBMISSION_ID"),
+        overrides=said_overrides(knobs, texts.get(OVERRIDES, "")),
+        seed=knobs.number("TRAIN_SEED"),
+    )
+    return replace(request, said=said, defaults=replace(request.defaults, code_id=knobs["CODE_ID"]))
+
+
+def request_of(args: argparse.Namespace, spec_name: str, spec_text: str, base_text: str) -> Request:
+    """What the arguments, this JobSpec and this base config ask for whatever the code, also of each run of a session. Raises BadInput."""
+    knobs: Knobs = args.knobs
     return Request(
-        spec=spec,
-        base=BaseConfig.from_document(documents.parse(texts[BASE], knobs["RAY_BASE_CONFIG"], "base_config")),
+        spec=JobSpec.from_document(documents.parse(spec_text, spec_name, "jobspec")),
+        base=BaseConfig.from_document(documents.parse(base_text, knobs["RAY_BASE_CONFIG"], "base_config")),
         said=CommandLine(
-            code_id=knobs.given("CODE_ID"),
-            submission_id=knobs.given("SUBMISSION_ID"),
-            overrides=said_overrides(knobs, texts.get(OVERRIDES, "")),
             deterministic=knobs.is_on("DETERMINISTIC"),
-            seed=knobs.number("TRAIN_SEED"),
             perturbed=args.perturbed,
             plain_secrets=knobs.is_on("ALLOW_PLAIN_SECRETS"),
         ),
         defaults=Defaults(
-            *(knobs["PROFILE"], knobs["MODEL"], knobs["DATASET"], knobs["CODE_ID"], knobs["CLUSTER_NAME"]),
-            *(knobs.number("MAX_RUNNING"), workers, each),
+            profile=knobs["PROFILE"],
+            model=knobs["MODEL"],
+            dataset=knobs["DATASET"],
+            code_id="",
+            cluster=knobs["CLUSTER_NAME"],
+            max_running=knobs.number("MAX_RUNNING"),
+            workers=int(knobs["WORKERS"]),
+            gpus_per_worker=int(knobs["GPUS_PER_WORKER"]),
         ),
         owner=args.owner,
     )
@@ -211,8 +220,8 @@ def send(
         job.write_state("submitted", {"accepted": True, **origin, **unchecked})
     debug.attempt(job, planned.driver.address, "submitted")
     say.changed(
-        f"submitted {job.ray_id} ({planned.request.spec.workload}, code {planned.code.code_id}, "
-        f"profile {planned.request.defaults.profile})"
+        f"submitted {job.ray_id} ({planned.request.spec.workload}, profile {planned.request.defaults.profile}, "
+        f"code {planned.code.code_id}: {snapshot.origin_of(planned.code.record)})"
     )
     _warn_of_debugger(planned)
 

@@ -36,7 +36,7 @@ batch::check() {
 # batch::_source: the verl that the job makes its snapshot of, if it is on this machine.
 batch::_source() {
   local tree
-  batch::_makes_snapshot || return 0
+  ! snapshot::is_named || return 0
   case $VERL_SOURCE in
     path:*) tree=$(env::path "${VERL_SOURCE#path:}") ;;
     pypi:*) tree=$(snapshot::pypi_cache "${VERL_SOURCE#pypi:}") ;;
@@ -57,14 +57,14 @@ batch::_helper() {
   "$python" -B "${REPO_DIR}/py/run.py" --shared-root "$SHARED_ROOT" "--terminal=$(log::columns)" --no-ray "$@"
 }
 
-# batch::_makes_snapshot: a snapshot that the user only names exists already.
-batch::_makes_snapshot() { ! env::is_given CODE_ID || env::is_given VERL_SOURCE; }
-
 # batch::print: the script, on stdout. It has every option and every knob that the user set, and nothing else of the environment but
 # how to find commands.
 batch::print() {
-  local name option goals
-  batch::_goals goals
+  local name option goals targets=()
+  goals=$(batch::goals "$BATCH_DO")
+  ! snapshot::is_named || goals=${goals/ snapshot/}
+  ! hosts::are_allocated || goals="build ${goals}" # the first host's engine may not have the node image yet; the others get it from there
+  mapfile -t targets < <(typed::targets "$goals")
   printf '#!/bin/bash\n'
   printf '#SBATCH --%s\n' "job-name=verl-regress-${WORKLOAD}" "nodes=$((WORKERS + 1))" ntasks-per-node=1
   [[ $BATCH_OPTIONS == *--cpus-per-task* ]] || printf '#SBATCH --%s\n' exclusive mem=0
@@ -81,13 +81,9 @@ batch::print() {
   printf '\n# Written by make slurm of verl-regress. The first host is the head, each other one a worker.\n'
   printf 'cd %q || exit 1\n' "$REPO_DIR"
   for name in PATH HOME USER; do [[ ! -v $name ]] || printf 'export %s=%q\n' "$name" "${!name}"; done
-  printf 'knobs=(\n  TRANSPORT=%s\n  WAIT=1\n' "$TRANSPORT"
-  for name in "${KNOB_NAMES[@]}"; do
-    [[ $BATCH_DO != resume || $name != CODE_ID ]] || continue # it is for new jobs
-    [[ $name == BATCH_* || $name == @(DRY_RUN|FORCE|TO|TRANSPORT|WAIT|WORKERS) ]] || ! env::is_given "$name" ||
-      printf '  %q\n' "${name}=${!name}"
-  done
-  printf ')\n'
+  env::give WAIT 1
+  batch::_print_knobs knobs "${targets[@]}"
+  batch::_print_knobs down down
   cat <<BODY
 
 set -m # one signal ends make's whole process group
@@ -96,28 +92,32 @@ work=\$! stopped='' status=0; trap 'stopped=1; kill -TERM -- "-\$work"' TERM
 wait "\$work" || status=\$?
 [[ -z \$stopped ]] || { wait "\$work"; status=143; }
 stopped=''; trap : TERM # not '': what ignores a signal passes that on to all that it starts
-make --no-print-directory down "\${knobs[@]}" FORCE=1
+make --no-print-directory down "\${down[@]}" FORCE=1
 rm -f -- "${LOGIN_FILES}/\${SLURM_JOB_ID}".*
 exit "\$status"
 BODY
 }
 
-# batch::_goals VARIABLE: what make does in the allocation. The first host's engine may not have the node image yet; the others get it
-# from there.
-batch::_goals() {
-  local -n _goals=$1
-  case $BATCH_DO in
-    verify) _goals=verify ;;
-    resume)
-      job::need_code_of_job
-      _goals='up resume'
-      ;;
-    *)
-      _goals='up prepare snapshot submit'
-      batch::_makes_snapshot || _goals='up prepare submit'
-      ;;
+# batch::_print_knobs ARRAY TARGET...: an array of the knobs that the user set and that make reads for these targets. Slurm decides how many
+# hosts there are.
+batch::_print_knobs() {
+  local name
+  printf '%s=(\n  TRANSPORT=%s\n' "$1" "$TRANSPORT"
+  for name in "${KNOB_NAMES[@]}"; do
+    [[ ' DRY_RUN FORCE TRANSPORT WORKERS ' != *" ${name} "* ]] || continue
+    env::is_given "$name" && typed::is_read "$name" "${@:2}" || continue
+    printf '  %q\n' "${name}=${!name}"
+  done
+  printf ')\n'
+}
+
+# batch::goals BATCH_DO: what make does in the allocation.
+batch::goals() {
+  case $1 in
+    verify) printf 'verify\n' ;;
+    resume) printf 'up resume\n' ;;
+    *) printf 'up prepare snapshot submit\n' ;;
   esac
-  ! hosts::are_allocated || _goals="build ${_goals}"
 }
 
 # batch::submit: keeps the script under WORKDIR and gives it to Slurm; its job id is on stdout.

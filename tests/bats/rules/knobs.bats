@@ -7,7 +7,7 @@ setup() {
 }
 
 # type_of KNOB
-type_of() { sed -n "/^#: /{h; n; /^$1=/{x; s/^#: //p; }; }" env/defaults.env; }
+type_of() { sed -n "/^#: /{h; n; /^$1=/{x; s/^#: //; s/, for .*//p; }; }" env/defaults.env; }
 
 # libraries COMMAND...: with our libraries and a clean environment.
 libraries() {
@@ -36,6 +36,48 @@ libraries() {
       return 1
     }
   done
+}
+
+@test "each target of make reads the knobs that are tagged with it, and no others" {
+  # A batch job of Slurm runs other targets, whose knobs it gets; and any command may say which cluster is meant (all).
+  .venv/bin/python tests/bats/rules/knob_readers.py >"${BATS_TEST_TMPDIR}/read"
+  run awk '
+    FNR == NR { targets[$1]; for (i = 2; i <= NF; i++) read[$1, $i] = 1; next }
+    /^#: / { tag = $0; sub(/.*, for /, "", tag); gsub(/\[[^]]*\]/, "", tag); next }
+    match($0, /^[A-Z][A-Z0-9_]*=/) {
+      knob = substr($0, 1, RLENGTH - 1)
+      checked += split(tag, tagged, " ")
+      if (tag == "all") next
+      delete has
+      for (i in tagged) has[tagged[i]]
+      if ("submit" in has || "up" in has || "prepare" in has || "snapshot" in has) has["slurm"]
+      for (target in has) if (!((target, knob) in read) && target != "slurm") print target " does not read " knob
+      for (target in targets) if ((target, knob) in read && !(target in has)) print target " reads " knob
+    }
+    END { print checked " tags" }' "${BATS_TEST_TMPDIR}/read" env/defaults.env
+  printf '# checked %s\n' "$output" >&3
+  [[ $output =~ ^[1-9][0-9][0-9]" tags"$ ]]
+}
+
+@test "no command line that we print or document is one that make refuses" {
+  rules::files '*.md' '*.py' '*.bash' '*.sh' 'jobspecs/*.yaml' 'suites/*.yaml' 'ci/*.yml'
+  mapfile -t commands < <(grep -v CHANGELOG.md <<<"$(printf '%s\n' "${FILES[@]}")" | grep -v '^\(tests\|[a-z]*/tests\)/' |
+    xargs -d '\n' grep -ohE "\bmake( [a-z]+)+( [A-Z_]+=('[^']*'|[^ ()\`'\",;|…]*…?))+" | sort -u)
+  # shellcheck disable=SC2016  # expanded by that shell
+  run libraries 'checked=0
+    while read -r _ line; do
+      (MAKE_GOALS="" MAKE_GIVEN=""
+        while [[ $line =~ ^([a-z]+)\ (.*) ]]; do MAKE_GOALS+="${MAKE_GOALS:+ }${BASH_REMATCH[1]}" line=${BASH_REMATCH[2]}; done
+        while [[ $line =~ ^([A-Z_]+)=(\047[^\047]*\047|[^ ]*)( (.*))?$ ]]; do
+          declare "${BASH_REMATCH[1]}=${BASH_REMATCH[2]}"
+          MAKE_GIVEN+=" ${BASH_REMATCH[1]}" line=${BASH_REMATCH[4]}
+        done
+        typed::check) || exit 1
+      checked=$((checked + 1))
+    done < <(printf "%s\n" '"$(printf '%q ' "${commands[@]}")"')
+    echo "${checked} command lines"'
+  printf '# checked %s\n' "$output" >&3
+  [[ $status == 0 && $output =~ ^[1-9][0-9]+" command lines"$ ]]
 }
 
 @test "ONLY takes the checks that verify has" {

@@ -38,15 +38,18 @@ resume	0" ]] || fail "$output"
   [[ $output != *'it went on'* ]]
 }
 
-@test "before a cluster is brought up, knobs of a job are refused, not a session's" {
+@test "before a cluster is brought up, a CODE_ID that names no snapshot is refused, and none is made of it" {
   run make -n -C "$REPO" --no-print-directory acceptance
-  [[ ${lines[0]} == 'scripts/67_acceptance.sh --check' ]]
+  [[ ${lines[0]} == 'scripts/67_acceptance.sh --check' && $output != *snapshot* ]]
   stub docker
   printf '%s\n' SUITE=rehearsal ONLY=imports SESSION=latest >"${HERE}/env/local.env"
   sandbox::run scripts/67_acceptance.sh --check
   assert_status 0
-  sandbox::run DRY_RUN=1 scripts/67_acceptance.sh --check
-  assert_error 2 "DRY_RUN='1' (from the command line or environment) is not for this session: the report must say the same of every installation; leave it out."
+  [[ -z $output ]] || fail 'it says something before the run'
+  sandbox::run CODE_ID=codeX scripts/67_acceptance.sh --check
+  assert_error 2 "CODE_ID=codeX (from the command line or environment) is no snapshot in ${BOX}/work dir/shared/common/code/verl: make it with 'make snapshot CODE_ID=codeX'."
+  sandbox::run CODE_ID=codeX VERL_SOURCE=pypi:0.9.1 scripts/67_acceptance.sh --check # it is made of that
+  assert_status 0
   refute_called 'docker exec'
 }
 

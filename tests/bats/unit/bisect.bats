@@ -190,7 +190,6 @@ BAD=good|No commit from GOOD='good' to BAD='good' changes verl/ in path:*: name 
 GOOD=aside~1 BAD=aside|No commit from GOOD='aside~1' to BAD='aside' changes verl/ in path:*: name another range.
 CASE=pppo|CASE=pppo is not a case of the suite rehearsal: use one of ppo, grpo, sft, resume, or leave it empty for the first one that differs.
 SUITE=rehersal|SUITE='rehersal' (from the command line or environment) is neither a file nor a suite: did you mean rehearsal? *
-OVERRIDES=a=b|OVERRIDES='a=b' (from the command line or environment) is not for this session: both ends and every commit run the case as the suite has it; leave it out.
 EOF
   ((count == 12))
 }

@@ -155,11 +155,12 @@ TYPES
 }
 
 @test "a knob has the type in the line above it, or none; an unknown type is our error" {
-  printf '%s\n' A=1 '#: whole 1..9, typed' B=2 C=3 '#: bolean' D= >"${HERE}/env/defaults.env"
+  printf '%s\n' A=1 '#- x y: do: z' '#: whole 1..9, typed, for a b[C=3]' B=2 C=3 '#: bolean, for all' D= >"${HERE}/env/defaults.env"
   # shellcheck disable=SC2016
   sandbox::run scripts/verb.sh eval 'knob::read; knob::read
-    for name in "${KNOB_NAMES[@]}"; do echo "${name} ${KNOB_DEFAULT[$name]} (${KNOB_TYPE[$name]})"; done'
-  [[ $output == $'A 1 ()\nB 2 (whole 1..9)\nC 3 ()\nD  (bolean)' ]] || fail 'read otherwise'
+    for name in "${KNOB_NAMES[@]}"; do echo "${name} ${KNOB_DEFAULT[$name]} (${KNOB_TYPE[$name]}) ${KNOB_READERS[$name]}"; done
+    echo "${KNOB_INSTEAD["x B"]}, ${KNOB_INSTEAD["y B"]}, ${#KNOB_INSTEAD[@]}"'
+  [[ $output == $'A 1 () \nB 2 (whole 1..9) a b[C=3]\nC 3 () \nD  (bolean) all\ndo: z, do: z, 2' ]] || fail 'read otherwise'
   sandbox::run scripts/verb.sh knob::has_type bolean 1
   assert_error 1 "env/defaults.env has the type 'bolean', which scripts/lib/knob.bash does not know: use one that it does."
 }

@@ -129,7 +129,7 @@ changed() {
   printf 'two = 2\n' | tee "${TREE}/verl/new one.py" >"${TREE}/ignored.log"
   printf '*.log\n' >"${TREE}/.git/info/exclude"
   snap codeA
-  [[ $(recorded .dirty) == true ]]
+  [[ $(recorded '[.dirty, .changed > 0] | all') == true ]]
   snap codeA
   [[ $stderr == *"skip    snapshot codeA at ${ROOT}/common/code/verl/codeA (exists, same source)"* ]]
   [[ $(cd "${ROOT}/common/code/verl/codeA" && find . -type f ! -name '*.pyc' | sort) == $'./mvp_marker.py\n./snapshot.json\n./verl/__init__.py\n./verl/new one.py' ]]

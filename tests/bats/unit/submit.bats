@@ -135,18 +135,3 @@ hostile() {
   ! grep -qaF me:pw@ "${BOX}/words" || fail 'the head got the password'
 }
 
-@test "a further attempt has the code of its job: a CODE_ID that is typed is refused" {
-  for script in 56_resume 57_retry; do
-    sandbox::run CODE_ID=codeB JOB=me "scripts/${script}.sh"
-    assert_error 2 "CODE_ID='codeB' (from the command line or environment) is refused, because a further attempt runs the code of its job: leave it out, or give it to a new job ('make submit') with OVERRIDES='trainer.resume_mode=resume_path trainer.resume_from_path=…'."
-  done
-  echo CODE_ID=codeB >"${HERE}/env/local.env"
-  sandbox::run DRY_RUN=1 JOB=me scripts/56_resume.sh
-  assert_status 0
-  sandbox::run DRY_RUN=1 JOB=me BATCH_DO=resume scripts/45_slurm.sh
-  assert_status 0
-  assert_line '  JOB=me'
-  refute_text codeB
-  sandbox::run DRY_RUN=1 JOB=me BATCH_DO=resume CODE_ID=codeB scripts/45_slurm.sh
-  assert_status 2
-}
