@@ -5,7 +5,7 @@
 #
 #   CODE_A=codeA CODE_B=git:URL@main scripts/60_verify.sh
 #   SESSION=latest scripts/60_verify.sh      continues a session that was interrupted
-#   scripts/60_verify.sh --check             only looks whether CODE_A, CODE_B and SUITE are there; needs no cluster
+#   scripts/60_verify.sh --check             only checks CODE_A, CODE_B, SUITE and SESSION, as far as that needs no cluster
 #
 # CODE_A and CODE_B are code ids, or sources of verl (pypi:VERSION, git:URL@REF, path:DIR): ids made from a source contain its tree
 # hash. SUITE is a name of suites/ or a file. Runs of A that an earlier session made under equal conditions are not made again.
@@ -19,7 +19,7 @@ source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '--check' "$@"
 env::load
 if [[ ${1:-} == --check ]]; then
-  [[ -n $SESSION ]] || verify::check
+  verify::check_early
   exit
 fi
 helper::ensure

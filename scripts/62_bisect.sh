@@ -16,7 +16,7 @@ source "$(dirname "$0")/lib/regress.bash"
 cli::begin_with '--check' "$@"
 env::load
 if [[ ${1:-} == --check ]]; then
-  [[ -n $BISECT ]] || bisect::check
+  [[ -n $BISECT ]] || bisect::check_early
   exit
 fi
 helper::ensure

@@ -20,6 +20,12 @@ bisect::check() {
   esac
 }
 
+# bisect::check_early: the same, and the suite, before a cluster is brought up.
+bisect::check_early() {
+  bisect::check
+  verify::check_suite "$BISECT_SUITE"
+}
+
 # bisect::begin: creates a search. Sets also BISECT_SEARCH, its directory.
 bisect::begin() {
   local number steps=0

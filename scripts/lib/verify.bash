@@ -10,6 +10,40 @@ verify::check() {
   snapshot::check CODE_B >/dev/null
 }
 
+# verify::check_early: the same, and what the suite or SESSION says, before a cluster is brought up. What neither this host nor a head that
+# runs can tell is checked when the cluster is there.
+verify::check_early() {
+  if [[ -n $SESSION ]]; then
+    verify::_ask_early open "--name=${SESSION}" --cluster "$CLUSTER_NAME" </dev/null >/dev/null
+  else
+    verify::check
+    verify::check_suite "$VERIFY_SUITE"
+  fi
+}
+
+# verify::check_suite FILE: the suite and the JobSpecs that it names can be read.
+verify::check_suite() {
+  local specs=() files spec
+  output::read_words specs verify::_ask_early suite "--knobs=$(knob::as_json)" <"$1"
+  ((${#specs[@]})) || return 0
+  cli::temp_dir files
+  for spec in "${specs[@]}"; do job::take "$spec" "The suite's JobSpec" "${files}/job_spec"; done
+  log::ok "suite ${SUITE}: it and its JobSpecs (${#specs[@]}) can be read"
+}
+
+# verify::_ask_early ARG...: a step of the helper's `verify` that needs no Ray: with a Python of this host that has what it needs, or else on
+# a head that runs. Prints nothing where neither is.
+verify::_ask_early() {
+  local root python
+  root=$(nodes::shared_root_here)
+  for python in "${VENV_DIR}/bin/python" python3; do
+    [[ -n $root ]] && "$python" -c 'import hydra, jsonschema, yaml' 2>/dev/null </dev/null || continue
+    "$python" -B "${REPO_DIR}/py/run.py" --shared-root "$root" "${OWNER_WORDS[@]}" --no-ray verify "$@"
+    return
+  done
+  if [[ -z $(owner::other head) ]] && node::is_alive head && helper::is_put; then helper::run_in head verify "$@"; fi
+}
+
 # verify::begin: what a new session needs. Sets VERIFY_ARGS, words of `verify run`.
 verify::begin() {
   local specs=() code_a code_b

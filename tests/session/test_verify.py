@@ -212,21 +212,31 @@ def test_a_config_that_b_alone_refuses_is_bs_failure(verify, cluster, shared):
     assert "total_epochs" in the_session(shared).read("refused-ppo_b")["reason"]
 
 
-def test_a_job_that_neither_takes_ends_the_session(verify, cluster, shared):
-    outcome, words = verify(spec="workload: ppo\ntrainer_overrides: [nothing.here=1]\n")
-    assert (words, outcome.status, cluster.submitted) == (["end", "1"], 1, [])
-    said = "The job ppo_b of this session was not submitted: the reason is above; fix it, then continue the session."
-    assert f"error   {said}\n" in outcome.err
+def test_a_case_that_a_refuses_begins_no_session(verify, cluster, shared):
+    cases = "cases:\n  first: {workload: ppo}\n  s: {workload: ppo, overrides: [nothing.here=1]}\n"
+    outcome, words = verify(suite=cases)
+    assert (words, outcome.status, cluster.submitted) == (["end", "2"], 2, [])
+    assert not shared.sessions.exists()
+    assert "The override 'nothing.here=1' (from case s of my.yaml) sets a key that " in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"suite": "cases: {}\n"}, "cases in my.yaml"),
-        ({"only": "further"}, "ONLY=further checks nothing in the suite my.yaml"),
-        ({"spec": "workload: dpo\n"}, "workload in jobspecs/ppo.yaml"),
-    ],
-)
+def test_a_case_that_b_alone_refuses_is_known_before_the_first_job(verify, cluster, shared):
+    config = shared.snapshots / "codeB" / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
+    write(config, config.read_text().replace("total_epochs: 30, ", "total_epochs: 30, unused: 1, "))
+    record(shared.snapshots / "codeB")
+    write(
+        shared.snapshots / "codeA" / "verl" / "trainer" / "config" / "ppo_trainer.yaml",
+        config.read_text().replace("unused: 1", "old: 1"),
+    )
+    record(shared.snapshots / "codeA")
+    cases = "cases:\n  first: {workload: ppo}\n  s: {workload: ppo, overrides: [trainer.old=2]}\n"
+    outcome, words = verify(suite=cases, only="outputs")
+    said = outcome.err.index("s_b: B's config refuses a job that A's accepts, which decides this case\n")
+    assert said < outcome.err.index("verify: first_")
+    assert "(from case s of my.yaml)" in the_session(shared).read("refused-s_b")["reason"]
+    assert not any(job.startswith("s-b-") for job in cluster.submitted)
+
+
 def test_bad_input_creates_nothing(verify, shared, options, sentence):
     outcome, words = verify(**options)
     assert (words, outcome.status, outcome.created) == (["end", "2"], 2, [])

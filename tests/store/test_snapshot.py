@@ -71,7 +71,7 @@ def test_a_snapshot_is_the_tree_its_marker_and_its_record(root, capsys):
         "requirements": {"problem": "its setup.py does not say it: No such file or directory"},
     }
     assert capsys.readouterr().err == (
-        f"changed snapshot codeA made from pypi:0.7.1 at 0.7.1 (verl 0.7.1), 3 files at {target}\n"
+        f"changed snapshot codeA made from pypi:0.7.1 (verl 0.7.1), 3 files at {target}\n"
     )
 
 

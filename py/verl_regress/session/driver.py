@@ -15,9 +15,9 @@ from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.cluster.ray_api import RayApi, Unreachable
 from verl_regress.jobs import status, stop, watch
-from verl_regress.plan import overrides, plan
+from verl_regress.plan import plan
 from verl_regress.plan.request import Request
-from verl_regress.session import evidence, replay, schedule, suites
+from verl_regress.session import composition, evidence, replay, schedule, suites
 from verl_regress.session.schedule import Recording, Run
 from verl_regress.session.suites import Case, Suite
 from verl_regress.store import snapshot
@@ -195,20 +195,17 @@ class Driver:
 
     def _request(self, run: Run, job: JobDir) -> Request:
         case, known = self.suite.case(run.case), self.session.evidence()
-        request = self.requests[case.spec]
-        added = overrides.of_command_line(None, "", " ".join(schedule.overrides_of(run, self.suite, known)))
+        added = composition.overrides_of(self.suite, case, schedule.overrides_of(run, self.suite, known))
         if recording := schedule.recording_of(run, known):
             added += replay.overrides(self._recordings / recording.name, recording.steps)
+        asked = self.requests[case.spec]
+        request = composition.request_of(asked, self.code(run.side), run, job.submission_id, added)
         said = replace(
             request.said,
-            code_id=self.code(run.side),
-            submission_id=job.submission_id,
-            overrides=added,
-            seed=run.seed,
             perturbed=run.kind == schedule.PERTURBED,
             recompute_rewards=case.recompute_rewards and schedule.is_replayed(case, known),
         )
-        return replace(request, said=said, defaults=replace(request.defaults, code_id=self.code(run.side)))
+        return replace(request, said=said)
 
     def _plan(self, run: Run, request: Request) -> plan.Plan | None:
         """The plan of a run; None if B's config refuses a job that A's accepts, which is recorded."""
@@ -222,10 +219,8 @@ class Driver:
 
     def _refuse(self, run: Run, error: BadInput) -> None:
         """Record that B's config refuses this run, which A's accepts."""
-        say.error(str(error))
         self._need_code("B")
-        self.session.write(f"refused-{run.name}", {"reason": str(error)})
-        say.info(f"{run.name}: B's config refuses a job that A's accepts, which decides this case")
+        composition.record_refusal(self.session, run.name, str(error))
 
     def _takes_a(self, request: Request) -> bool:
         try:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import deps
-from verl_regress.base import files, lock, say
+from verl_regress.base import files, lock, pulse, say
 from verl_regress.base.errors import BadInput, Exit, RegressError
 from verl_regress.base.knobs import Knobs
 from verl_regress.base.layout import SharedRoot
@@ -20,7 +20,7 @@ from verl_regress.cluster.ray_api import RayApi
 from verl_regress.jobs import watch
 from verl_regress.plan.request import Request
 from verl_regress.secrets import secret_files
-from verl_regress.session import checks, evidence, replay, schedule, suites
+from verl_regress.session import checks, composition, evidence, replay, schedule, suites
 from verl_regress.session.driver import Driver
 from verl_regress.session.schedule import Run
 from verl_regress.session.suites import Suite
@@ -88,8 +88,7 @@ def _run(root: SharedRoot, args: argparse.Namespace) -> int:
         if args.attached:
             watch.leave_with_the_listener(busy, _SILENCE if args.far else None)
         requests = {
-            spec: submit.request_of(args, spec, texts[member], texts[submit.BASE])
-            for member, spec in members.items()
+            spec: submit.request_of(args, spec, texts[member], texts[submit.BASE]) for member, spec in members.items()
         }
         session = Session(root.sessions / args.session) if args.session else _begin(root, args, texts[_SUITE], requests)
         print(f"session {session.path.name}", flush=True)
@@ -152,6 +151,8 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str, requests: Mapp
     for side, code in codes.items():
         snapshot.need_whole(root.snapshots / code, records[side], f"CODE_{side}={code}")
     with uncollected(root):  # `make gc` keeps what a session has recorded
+        with pulse.during("composing the cases with A and with B"):
+            refusals = composition.refusals_of_b(root, suite, requests, codes)
         session = Session.begin(root)
         session.write(
             "begin",
@@ -166,6 +167,8 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str, requests: Mapp
                 "sources": {side: record["source"] for side, record in records.items()},
             },
         )
+        for name, reason in refusals.items():
+            composition.record_refusal(session, name, reason)
     if not args.knobs["ONLY"]:
         replays = {spec for spec, each in requests.items() if args.knobs.is_on("REPLAY") and each.workload.samples_key}
         most = sum(case.most_runs(is_replayed=case.spec in replays) for case in suite.cases)
