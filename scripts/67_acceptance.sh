@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# 67_acceptance: does this installation keep its promises? One report, on a cluster that is up, prepared and has the snapshot CODE_ID. Exit
-# status: 0 if no check failed, 9 if one did.
+# 67_acceptance: does this installation keep its promises? One report, on a cluster that is up and prepared. Exit status: 0 if no check failed,
+# 9 if one did. It makes the snapshot CODE_ID of VERL_SOURCE; a CODE_ID without a VERL_SOURCE names one that exists already.
 #
 #   scripts/67_acceptance.sh               what this profile has
 #   scripts/67_acceptance.sh --training    with the section training on any profile, such as a rehearsal of it with PROFILE=cpu
-#   scripts/67_acceptance.sh --check       only looks whether a knob is set that it refuses; needs no cluster
+#   scripts/67_acceptance.sh --check       only looks whether CODE_ID is there; needs no cluster
 #
 # installation: an SFT of 4 steps with a secret, for which every node's processes, all outputs and Ray's answers are searched; a second
 # prepare; debug bundles; who can change what a job wrote. training, on GPUs: GRPO and PPO of 3 steps, a resumed PPO, and a session of SFT
