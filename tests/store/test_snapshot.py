@@ -181,7 +181,7 @@ def test_another_tree_is_an_error_that_names_both(root):
     target = root.snapshots / "codeA"
     assert refusal(root, "codeA", tree, "path:/home/me/verl", "abcdef0123456789") == (
         f"CODE_ID=codeA is a snapshot of pypi:0.7.1 (verl 0.7.1), tree {old}, and VERL_SOURCE now gives "
-        f"the tree /home/me/verl at abcdef01 and 6 changed files (verl 0.7.1), tree {new}; a snapshot is never "
+        f"the tree /home/me/verl at abcdef01 and 4 changed files (verl 0.7.1), tree {new}; a snapshot is never "
         f"changed: choose another CODE_ID, or remove it (chmod -R u+w {target} && rm -rf {target})."
     )
 
