@@ -22,6 +22,8 @@ bisect::check() {
 
 # bisect::check_early: the same, and the suite, before a cluster is brought up.
 bisect::check_early() {
+  # shellcheck disable=SC2034  # knob::as_json reads them
+  local BUDGET='' REPLAY='' ALLOW='' ONLY='' JSON='' # what only a session is asked for
   bisect::check
   verify::check_suite "$BISECT_SUITE"
 }

@@ -45,6 +45,7 @@ snapshot::_refuse_code() {
 }
 
 # snapshot::is_named: the user gave CODE_ID without a VERL_SOURCE, so it is the name of a snapshot that exists already.
+# shellcheck disable=SC2153  # the knob
 snapshot::is_named() { [[ $CODE_ID != auto ]] && env::is_given CODE_ID && ! env::is_given VERL_SOURCE; }
 
 # snapshot::_need_tree path:DIR: prints the folder, which has a verl.

@@ -34,10 +34,11 @@ verify::check_suite() {
 # verify::_ask_early ARG...: a step of the helper's `verify` that needs no Ray: with a Python of this host that has what it needs, or else on
 # a head that runs. Prints nothing where neither is.
 verify::_ask_early() {
-  local root python
+  local root python pythons=("${VENV_DIR}/bin/python" python3)
   root=$(nodes::shared_root_here)
-  for python in "${VENV_DIR}/bin/python" python3; do
-    [[ -n $root ]] && "$python" -c 'import hydra, jsonschema, yaml' 2>/dev/null </dev/null || continue
+  [[ -n $root ]] || pythons=()
+  for python in "${pythons[@]}"; do
+    "$python" -c 'import hydra, jsonschema, yaml' 2>/dev/null </dev/null || continue
     "$python" -B "${REPO_DIR}/py/run.py" --shared-root "$root" "${OWNER_WORDS[@]}" --no-ray verify "$@"
     return
   done

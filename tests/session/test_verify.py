@@ -230,7 +230,7 @@ def test_a_case_that_b_alone_refuses_is_known_before_the_first_job(verify, clust
     )
     record(shared.snapshots / "codeA")
     cases = "cases:\n  first: {workload: ppo}\n  s: {workload: ppo, overrides: [trainer.old=2]}\n"
-    outcome, words = verify(suite=cases, only="outputs")
+    outcome, _ = verify(suite=cases, only="outputs")
     said = outcome.err.index("s_b: B's config refuses a job that A's accepts, which decides this case\n")
     assert said < outcome.err.index("verify: first_")
     assert "(from case s of my.yaml)" in the_session(shared).read("refused-s_b")["reason"]

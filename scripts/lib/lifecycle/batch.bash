@@ -105,8 +105,8 @@ batch::_print_knobs() {
   printf '%s=(\n  TRANSPORT=%s\n' "$1" "$TRANSPORT"
   for name in "${KNOB_NAMES[@]}"; do
     [[ ' DRY_RUN FORCE TRANSPORT WORKERS ' != *" ${name} "* ]] || continue
-    env::is_given "$name" && typed::is_read "$name" "${@:2}" || continue
-    printf '  %q\n' "${name}=${!name}"
+    env::is_given "$name" || continue
+    ! typed::is_read "$name" "${@:2}" || printf '  %q\n' "${name}=${!name}"
   done
   printf ')\n'
 }

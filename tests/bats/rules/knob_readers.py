@@ -55,7 +55,8 @@ def _add(parts: dict[str, Part], name: str, text: str) -> None:
     named = set(re.findall(r"\$\{?[!#]?([A-Z][A-Z0-9_]*)", text))
     given = re.findall(r"env::give((?: [A-Z_]+ (?:'[^']*'|\"[^\"]*\"|\S+))+)", text)
     sets = {knob for each in given for knob in re.findall(r" ([A-Z_]+) ", each)}
-    sets |= set(re.findall(r"\blocal ([A-Z_]+)=", text)) | {knob for each in _SCRIPT_KNOBS.findall(text) for knob in re.findall("([A-Z_]+)=", each)}
+    sets |= {knob for each in re.findall(r"\blocal( .*)", text) for knob in re.findall(" ([A-Z_]+)=", each)}
+    sets |= {knob for each in _SCRIPT_KNOBS.findall(text) for knob in re.findall("([A-Z_]+)=", each)}
     uses = set(re.findall(r"[a-z_]+::[a-z_]+", text)) | {word for word in words if re.fullmatch(r"\d\d_\w+\.sh", word)}
     uses |= {f"py {word}" for found in _HELPER.findall(text) for word in found if word in SUBCOMMANDS}
     old = parts.setdefault(name, Part(set(), set(KNOBS), set()))

@@ -134,4 +134,3 @@ hostile() {
   [[ $(sent MODEL) == mine. ]] || fail "$(sent MODEL)"
   ! grep -qaF me:pw@ "${BOX}/words" || fail 'the head got the password'
 }
-

@@ -72,10 +72,10 @@ CASES
 }
 
 @test "make: a knob that other programs use counts only on the command line" {
-  with_recorder 50_status
-  make_in SEED=none JSON=yes WORKERS=4 -- status SEED=7 LIMIT=3
+  with_recorder 30_prepare_data_and_model
+  make_in SEED=none JSON=yes WORKERS=4 -- prepare SEED=7 DATASET=sums
   assert_status 0
-  [[ $(arrived SEED)$(arrived LIMIT)$(arrived JSON)$(arrived WORKERS) == 7.3..4. ]] || fail 'others'
+  [[ $(arrived SEED)$(arrived DATASET)$(arrived JSON)$(arrived WORKERS) == 7.sums..4. ]] || fail 'others'
   # shellcheck disable=SC2016  # expanded by that script
   printf '%s\n' 'source "$(dirname "$0")/lib/regress.bash"' cli::begin env::load 'echo "SEED=${SEED} JSON=${JSON}"' >"${HERE}/scripts/58_jobs.sh"
   make_in PROFILE=cpu NCCL_DEBUG=info TOKENIZERS_PARALLELISM=True SEED=none JSON=yes -- jobs
@@ -133,25 +133,25 @@ WENT
   # shellcheck disable=SC2016  # expanded by that script
   printf '%s\n' 'printf "given: %s\n" "$MAKE_GIVEN"' >>"${HERE}/scripts/50_status.sh"
   make_in -- status SHELL=/bin/bash PATH="${BOX}/bin" LANG=C LC_ALL=C TERM=dumb NO_COLOR=1 CI=1 CONTAINER_HOST=unix:///x DOCKER_HOST=unix:///x \
-    PIP_INDEX_URL=x HF_HOME=/x https_proxy=x NO_PROXY=x MAKEFLAGS=-s WAIT=1
+    PIP_INDEX_URL=x HF_HOME=/x https_proxy=x NO_PROXY=x MAKEFLAGS=-s LIMIT=1
   assert_status 0
-  [[ $output == 'given: '*WAIT* && $output == *https_proxy* ]] || fail 'another list'
+  [[ $output == 'given: '*LIMIT* && $output == *https_proxy* ]] || fail 'another list'
 }
 
 # bats test_tags=slow
 @test "make: every knob arrives byte for byte, and neither make nor a shell reads it" {
-  with_recorder 50_status
+  with_recorder 44_submit_sdk
   tried=0
   while IFS= read -r -d '' value; do
     rm -f "${BOX}/record"
-    make_in -- status "OVERRIDES=${value}" "JOBSPEC=${value}" "MODEL=${value}" "CODE_ID=${value}"
+    make_in -- submit "OVERRIDES=${value}" "JOBSPEC=${value}" "MODEL=${value}" "CODE_ID=${value}"
     assert_status 0
     for knob in OVERRIDES JOBSPEC MODEL CODE_ID; do
       [[ $(arrived "$knob") == "${value}." ]] || fail "${knob}: '$(arrived "$knob")' is not '${value}.'"
       tried=$((tried + 1))
     done
     rm -f "${BOX}/record"
-    make_in "OVERRIDES=${value}" -- status
+    make_in "OVERRIDES=${value}" -- submit
     [[ $(arrived OVERRIDES) == "${value}." ]] || fail "from the environment: '$(arrived OVERRIDES)' is not '${value}.'"
   done < <(
     # shellcheck disable=SC2016  # hostile on purpose
@@ -177,7 +177,7 @@ WENT
 }
 
 @test "a wrong value ends each target with one sentence and status 2 before it begins" {
-  for target in check quickstart test; do
+  for target in check quickstart up; do
     make_in -- "$target" WORKERS=0
     assert_error 2 "WORKERS='0' (from the command line or environment) is not usable: use a whole number from 1 to 99."
   done
