@@ -199,12 +199,10 @@ cli::_end() {
   cli::_clean_up
   tenths=$(((${EPOCHREALTIME/./} - ${CLI_STARTED/./}) / 100000))
   seconds="$((tenths / 10)).$((tenths % 10))"
-  if ((status == 0)) && [[ -n $CLI_IS_CHECK ]]; then
-    :
-  elif ((status == 0)); then
-    log::_line '==' '1' "${CLI_NAME%.sh}: done in ${seconds} s"
-  else
+  if ((status != 0)); then
     log::error "${CLI_NAME%.sh}: exit ${status} (${CLI_STATUS[$status]:-ended by a signal or a tool}) after ${seconds} s"
+  elif [[ -z $CLI_IS_CHECK ]]; then
+    log::_line '==' '1' "${CLI_NAME%.sh}: done in ${seconds} s"
   fi
   [[ -z ${PHASES_FILE:-} ]] ||
     { mkdir -p "$(dirname "$PHASES_FILE")" && printf '%s\t%s\n' "${CLI_NAME%.sh}" "$seconds" >>"$PHASES_FILE"; }
