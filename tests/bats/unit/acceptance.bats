@@ -38,7 +38,7 @@ resume	0" ]] || fail "$output"
   [[ $output != *'it went on'* ]]
 }
 
-@test "before a cluster is brought up, a CODE_ID that names no snapshot is refused, and none is made of it" {
+@test "a CODE_ID that names no snapshot is refused first, and none is made of it" {
   run make -n -C "$REPO" --no-print-directory acceptance
   [[ ${lines[0]} == 'scripts/67_acceptance.sh --check' && $output != *snapshot* ]]
   stub docker

@@ -29,7 +29,7 @@ SH
   run env --chdir="$HERE" -i HOME="${BOX}/home dir" PATH="${BOX}/bin" NO_COLOR=1 "$@" "${BOX}/bin/bash" "${HERE}/scripts/cases.sh"
 }
 
-@test "a knob that no target of the command reads is refused, with the targets that do" {
+@test "a knob that no target of the command reads is refused, with those that do" {
   typed_cases <<'CASES'
 status WAIT=1|WAIT='1' NOT READ BY 'make status': leave it out; it is for make submit, resume, retry, quickstart.
 up GOOD=x|GOOD='x' NOT READ BY 'make up': leave it out; it is for make bisect.
@@ -47,7 +47,7 @@ CASES
   [[ $output == compared ]] || fail 'it says something else'
 }
 
-@test "several targets read what one of them reads, with those that run before it, in the Makefile or in Slurm's job" {
+@test "targets read what one of them reads, or what runs before it or in Slurm's job" {
   typed_cases LIMIT=3 JOB=x CODE_A=y <<'CASES'
 up prepare submit SHM_SIZE=3gb SEED=2 WORKLOAD=sft CLUSTER_NAME=two DASHBOARD_PORT=9000|
 verify MIN_DISK_GIB=1 DATASET_SOURCE=synthetic|
