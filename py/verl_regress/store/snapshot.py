@@ -44,7 +44,6 @@ _NEEDED = {"code_id", "source", "revision", "dirty", "tree_sha256", "verl_versio
 
 Record = dict[str, Any]
 """What `snapshot.json` holds: code_id, source, revision, dirty, changed (how many files; older ones lack it), tree_sha256, file_count,
-"""What `snapshot.json` holds: code_id, source, revision, dirty, changed (how many files; older ones lack it), tree_sha256, file_count,
 verl_version, created, requirements (verl_regress.store.requirements), and broken, the Python files that do not compile, if there are any."""
 
 
