@@ -46,7 +46,7 @@ acceptance::_logged() { "${@:2}" 2>&1 | tee -- "$1" >&2; }
 
 # acceptance::train WORKLOAD STEPS [SPEC]: its last step leaves a checkpoint.
 acceptance::train() {
-  env::give WORKLOAD "$1" JOBSPEC '' SUBMISSION_ID '' WAIT '' DRY_RUN '' OVERRIDES_FILE '' TRAIN_SEED '' DEBUGGER '' FAIL_ON ''
+  env::give WORKLOAD "$1" JOBSPEC '' SUBMISSION_ID '' WAIT '' DRY_RUN '' OVERRIDES_FILE '' TRAIN_SEED '' DEBUGGER '' FAIL_ON '' REWARD_CHECK ''
   env::give OVERRIDES "${OVERRIDES:+${OVERRIDES} }trainer.total_training_steps=$2 trainer.save_freq=$2"
   job::submit "${3:-$(job::spec_of "$1")}" >"${ACCEPTANCE_FILES}/$1.job"
   job::follow "$(<"${ACCEPTANCE_FILES}/$1.job")"
@@ -85,7 +85,7 @@ acceptance::bundle() { helper::run head debug "$(<"${ACCEPTANCE_FILES}/sft.job")
 
 # acceptance::resume: two further steps of the PPO.
 acceptance::resume() {
-  env::give WAIT '' DRY_RUN '' OVERRIDES_FILE '' DEBUGGER '' FAIL_ON '' JOB "$(<"${ACCEPTANCE_FILES}/ppo.job")"
+  env::give WAIT '' DRY_RUN '' OVERRIDES_FILE '' DEBUGGER '' FAIL_ON '' REWARD_CHECK '' JOB "$(<"${ACCEPTANCE_FILES}/ppo.job")"
   env::give OVERRIDES "${OVERRIDES:+${OVERRIDES} }trainer.total_training_steps=5"
   job::again resume >"${ACCEPTANCE_FILES}/resume.job"
   job::follow "$(<"${ACCEPTANCE_FILES}/resume.job")"
