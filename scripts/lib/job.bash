@@ -21,6 +21,7 @@ job::submit() {
   job::request args members "$stream" "$spec"
   job::_debugger args
   [[ $DRY_RUN == 1 ]] || secret::read_of "$spec" "${stream}/job_spec"
+  [[ $DRY_RUN == 1 || $REWARD_CHECK != 1 ]] || job::_check_reward "$stream" members "${args[@]}"
   job::_begin "$stream" members submit "${args[@]}"
 }
 
@@ -106,7 +107,6 @@ job::_begin() {
     return
   fi
   doctor::gate --running
-  [[ $REWARD_CHECK != 1 || $1 != submit ]] || job::_check_reward "$stream" _files "${@:2}" "${secrets[@]}"
   # A separate process group: Ctrl-C does not reach it, because a request to Ray cannot be called back.
   : >"${stream}/said"
   cli::on_interrupt job::_tell_interrupted "${stream}/said"
@@ -125,10 +125,12 @@ job::_begin() {
 # job::_check_reward DIR MEMBERS ARGS...: calls the job's reward function on a worker; what the helper in the head gets for a submission goes
 # there, too.
 job::_check_reward() {
+  local secrets=()
   # shellcheck disable=SC2178  # a nameref to an array
   local -n _sent=$2
+  ! secret::are_any || secrets=(--secrets)
   { secret::print_all && tar -C "$1" -c --files-from=/dev/null -- "${_sent[@]}"; } |
-    log::while 'trying the reward function on worker-0, for at most 60 s' -- helper::run_in worker-0 reward-check "${@:3}"
+    log::while 'trying the reward function on worker-0, for at most 60 s' -- helper::run_in worker-0 reward-check "${@:3}" "${secrets[@]}"
 }
 
 # job::_tell_interrupted FILE: waits for the end of an interrupted submission, and says which job comes of it. The helper writes the id into
