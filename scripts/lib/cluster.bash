@@ -40,7 +40,11 @@ cluster::ensure_directories() {
 cluster::ensure_token() {
   local file="${WORKDIR}/secrets/${CLUSTER_NAME}.token" how
   if [[ ! -s $file ]]; then
-    how=$(umask 077 && cluster::_write_token "${file}.tmp" && mv "${file}.tmp" "$file")
+    how=$(
+      umask 077
+      cluster::_write_token "${file}.tmp"
+      mv "${file}.tmp" "$file"
+    )
     log::changed "${how} (${file}, mode 600)"
   fi
   chmod 600 "$file"

@@ -242,10 +242,27 @@ LINES
   token=$(printf '0a1b%.0s' {1..16})
   mkdir -p "${BOX}/work dir"/{cache,secrets,shared}
   printf 0123456789abcdef >"${BOX}/work dir/id"
-  stub docker "case \$* in inspect*) echo true ;; 'exec mvp11-worker-0 sh -c cat'*) printf ${token} ;; exec*) exit 1 ;; esac"
+  stub docker - <<STUB
+case \$* in
+  inspect*) echo true ;;
+  'exec mvp11-worker-0 '*'cat -- "\$RAY_AUTH_TOKEN_PATH"') printf ${token} ;;
+  exec*) exit 1 ;;
+esac
+STUB
   sandbox::lines WORKDIR="${BOX}/work dir" <<<'cluster::ensure_token'
   assert_status 0
   assert_line "changed wrote Ray's token for mvp11 again, as worker-0 has it (${BOX}/work dir/secrets/mvp11.token, mode 600)"
   [[ $(<"${BOX}/work dir/secrets/mvp11.token") == "$token" ]]
   refute_text "$token"
+}
+
+@test "a new token that cannot be written leaves no token behind" {
+  mkdir -p "${BOX}/work dir"/{cache,secrets,shared}
+  printf 0123456789abcdef >"${BOX}/work dir/id"
+  stub docker 'exit 1'
+  stub od 'exit 1'
+  sandbox::lines WORKDIR="${BOX}/work dir" <<<'cluster::ensure_token'
+  assert_status 1
+  refute_text "made Ray's token"
+  [[ ! -e ${BOX}/work\ dir/secrets/mvp11.token ]]
 }
