@@ -94,14 +94,14 @@ allocation::is_here() {
 
 # allocation::step ARRAY NODE: the words that run a command on its host as a step that shares it with all other steps, up to the options for
 # stdin and stderr. Options of other steps, which come from the environment of the job, are not ours: --cpus-per-task would give each
-# command only that many CPUs.
+# command only that many CPUs. It begins in /, where nobody else can put a module that `python3 -` would import.
 allocation::step() {
   local -n _words=$1
   local name
   _words=(env)
   for name in "${!SLURM_@}"; do [[ $name == SLURM_CONF ]] || _words+=(-u "$name"); done
   _words+=(srun --jobid="$SLURM_JOB_ID" --overlap --nodes=1 --ntasks=1 --nodelist="$(allocation::host "$2")" --mem=0 --cpu-bind=none --mpi=none
-  --chdir=/tmp --quiet --quit-on-interrupt --export="$ALLOCATION_EXPORT")
+  --chdir=/ --quiet --quit-on-interrupt --export="$ALLOCATION_EXPORT")
 }
 
 # allocation::load_addresses: the address of each host, as another host of the allocation resolves Slurm's name for it: hosts often resolve
