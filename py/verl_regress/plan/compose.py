@@ -93,7 +93,7 @@ def compose(
         config, given = _composed_by_hydra(name, overrides, own, where, wrong)
     source, release = Source(code_path), f"verl {code['verl_version']}"
     checks = Checks(Values(source, release), partial(_value, config))
-    for override, error in own.refused:
+    for override, error in _to_tell(own.refused):
         with wrong.noted():
             raise _refusal(error, override, own, where, checks)
     gone = [*own.left_out, *(override for override, _ in own.refused)]
@@ -108,6 +108,14 @@ def compose(
             with wrong.noted():
                 raise BadInput(f"{composed.named(key, count)} is not usable: it must be a whole number of at least 1.")
     return composed
+
+
+def _to_tell(refused: Sequence[tuple[Override, Exception]]) -> list[tuple[Override, Exception]]:
+    """All of them, but only the first of those that DETERMINISTIC=1 writes: the user can change none of these alone."""
+    by_whom = {
+        (each.origin if each.origin == DETERMINISTIC else each.text): (each, why) for each, why in reversed(refused)
+    }
+    return [pair for pair in refused if pair in by_whom.values()]
 
 
 def _is_taken(override: Override, own: "_Own", config: Any, checks: "Checks", wrong: Refusals) -> bool:

@@ -191,5 +191,5 @@ GOOD=aside~1 BAD=aside|No commit from GOOD='aside~1' to BAD='aside' changes verl
 CASE=pppo|CASE=pppo is not a case of the suite rehearsal: use one of ppo, grpo, sft, resume, or leave it empty for the first one that differs.
 SUITE=rehersal|SUITE='rehersal' (from the command line or environment) is neither a file nor a suite: did you mean rehearsal? *
 EOF
-  ((count == 12))
+  ((count == 11))
 }
