@@ -79,6 +79,7 @@ def test_what_an_override_names_is_listed_and_the_defaults_are_not_wanted(planne
     own = shared.path / "user" / "nl2sql"
     files = [str(write(own / name, "")) for name in ("train.parquet", "test.parquet")]
     write(own / "model" / "config.json", "{}")
+    write(own / "model" / "pytorch_model.bin", "weights")
     said = (
         f"data.train_files=[{files[0]}]", f"data.val_files=file://{files[1]}", f"actor_rollout_ref.model.path={own}/model",
         f"critic.model.path={own}/model", f"+data.shown={files[0]}",
@@ -162,7 +163,7 @@ def test_a_text_that_looks_like_a_path_by_chance_is_no_input(planned, shared):
     texts = [
         "trainer.experiment_name=/think", f"trainer.project_name={shared.path}", f"+data.stop={shared.user_code}",
         "+data.long=/" + "x" * 5000, "+data.url=https://a.b/c.py", "+data.custom_path=pkg://verl.x",
-        "+trainer.repo=org/name", f"+trainer.validation_data_dir={shared.user_code}", "+global_profiler.save_path=outputs/x",
+        "+trainer.repo=org/name", "+trainer.validation_data_dir=${trainer.default_local_dir}/x", "+global_profiler.save_path=outputs/x",
         "+data.empty_path=", "+data.none_path=null",
         "+reward.custom_reward_function.reward_kwargs.from_file=think",
     ]  # fmt: skip
@@ -196,7 +197,6 @@ def test_a_repository_is_looked_up_in_the_cache_of_the_hub(planned, shared):
     model = shared.hf / "hub" / "models--org--name"
     assert planned("actor_rollout_ref.model.path=org/name").status == 0  # the nodes may fetch it
     write(model / "snapshots" / "abc" / "config.json", "{}")
-    write(model / "config.json", "{}")
     assert listed(planned("actor_rollout_ref.model.path=org/name"))[str(model)] == "OVERRIDES"
 
 
@@ -206,7 +206,6 @@ def test_a_repository_without_a_slash_is_one_only_if_the_cache_has_it(planned, s
         "another current directory: write ${shared_root}/user/code/… or another whole path."
     )
     write(shared.hf / "hub" / "models--gpt2" / "snapshots" / "abc" / "config.json", "{}")
-    write(shared.hf / "hub" / "models--gpt2" / "config.json", "{}")
     outcome = planned("actor_rollout_ref.model.path=gpt2", "trainer.project_name=gpt2")
     assert listed(outcome)[f"{shared.hf}/hub/models--gpt2"] == "OVERRIDES"
     assert planned("data.train_files=gpt2").status == 2

@@ -171,6 +171,17 @@ def test_what_verl_asserts_is_refused_before(more, part):
     assert any(part in sentence for sentence in too_much(**more))
 
 
+@pytest.mark.parametrize("size", [0, None, "8", True])
+def test_a_size_that_is_no_number_above_0_makes_no_demand(size):
+    """Before: it was advised to write data.train_batch_size=0."""
+    steps, parts = {"separate_async": {"parameter_sync_step": size}}, ("tensor_model", "data", "pipeline_model")
+    trainer = {"v1": {"trainer_mode": "separate_async", **steps}}
+    apart = {"nnodes": 1, "n_gpus_per_node": 1, **{f"{part}_parallel_size": size for part in parts}}
+    assert too_much(trainer=trainer, rollout=apart) == []
+    assert too_much(actor={"ppo_mini_batch_size": size, "ulysses_sequence_parallel_size": size}) == []
+    assert too_much(data={"train_batch_size": size}) == []
+
+
 def test_a_batch_of_sft_must_divide():
     sft = {"engine": {"strategy": "fsdp2"}}
     assert too_much("sft", data={"micro_batch_size_per_gpu": 4, "use_dynamic_bsz": False}, **sft) == []

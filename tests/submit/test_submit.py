@@ -354,7 +354,7 @@ def test_what_must_be_on_one_node_is_compared_with_each_node(submit, ray, sdk, h
         assert sdk.submitted == []
 
 
-@pytest.mark.parametrize(("trainer", "rollout", "is_room"), [(7, 1, True), (7, 2, False), (8, 0, True), (8, 1, False)])
+@pytest.mark.parametrize(("trainer", "rollout", "is_room"), [(7, 1, True), (7, 2, False), (6, 2, True), (8, 1, False)])
 def test_all_devices_of_the_nodes_are_enough_and_one_more_is_refused(submit, ray, sdk, trainer, rollout, is_room):
     """A rollout apart from the trainer is no pool that must be on one node, but counts."""
     ray.has_nodes(

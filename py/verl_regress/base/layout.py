@@ -70,17 +70,18 @@ class SharedRoot:
             return "it must do without '..'"
         if not path.is_relative_to(self.path):
             return f"it is not under {self.path}, and other nodes may not have it"
-        if not self._leads_to(path):
+        if not self.leads_to(path):
             real = os.path.realpath(path)
             return f"it is a link to {real}, which leaves {self.path}, and other nodes may not have it"
         return None
 
-    def _leads_to(self, path: Path) -> bool:
+    def leads_to(self, path: Path) -> bool:
+        """Is what `path` leads to, through all its links, on the shared root?"""
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
 
     def has(self, path: Path) -> bool:
         """Is `path` on the shared root, by its name or by what it leads to? What is elsewhere, only the nodes may have."""
-        return path.is_relative_to(self.path) or self._leads_to(path)
+        return path.is_relative_to(self.path) or self.leads_to(path)
 
     def fill_in(self, text: str) -> str:
         """`text` with `${shared_root}` filled in; every other ${…} is left to Hydra."""

@@ -34,7 +34,8 @@ _TRAINED = ("actor_rollout_ref.model", "model")  # whose tokenizer the job uses
 
 def check(root: SharedRoot, workload: Workload, composed: Composed, read: Iterable[Input], wrong: Refusals) -> None:
     """Note in `wrong` a model or a checkpoint with which the trainer cannot take its first step, or would begin with other weights."""
-    for one in filter(lambda each: root.has(each.path), read):
+    # What a link leads to elsewhere is, on the nodes, what they have there.
+    for one in filter(lambda each: root.leads_to(each.path), read):
         # An index that is not one is left for verl.
         with wrong.noted(), suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             if one.key.endswith("model.path"):
@@ -62,6 +63,8 @@ def _check_checkpoint(root: SharedRoot, workload: Workload, composed: Composed) 
 
 def _check_model(one: Input, composed: Composed) -> None:
     names = {path.name for path in one.path.iterdir()}
+    if "config.json" not in names:  # the hub's cache, whose missing files the nodes may fetch
+        return
     weights = {_ONE} & names
     if not weights and _INDEX in names:
         weights = {*json.loads((one.path / _INDEX).read_bytes())["weight_map"].values()}

@@ -24,9 +24,9 @@ def check(workload: Workload, composed: Composed, wrong: Refusals) -> None:
 
 
 def _size(composed: Composed, key: str, otherwise: int = 0) -> int:
-    """A whole number of the config; `otherwise` for anything else."""
+    """A size of the config, which is a whole number above 0; `otherwise` for anything else, which makes no demand here."""
     value = composed.value(key)
-    return value if type(value) is int else otherwise
+    return value if type(value) is int and value > 0 else otherwise
 
 
 def _trained(composed: Composed) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _check_separate(composed: Composed) -> None:
         return
     key = "trainer.v1.separate_async.parameter_sync_step"
     batch, steps, mini = (_size(composed, name) for name in (_BATCH, key, f"{_ACTOR}.ppo_mini_batch_size"))
-    if batch != steps * mini:
+    if batch and steps and mini and batch != steps * mini:
         raise BadInput(
             f"{composed.named(_BATCH, batch)} must be {key}={steps} times {_ACTOR}.ppo_mini_batch_size={mini} with {mode}=separate_async: "
             f"write {_BATCH}={steps * mini}, or another {key}."
@@ -152,7 +152,7 @@ def _check_answers(composed: Composed) -> None:
     """utils/config.py, validate_config."""
     gpus, resource = composed.devices.trainer, composed.devices.resource
     keys = (_BATCH, f"{_ROLLOUT}.n")
-    batch, answers = (value if isinstance(value := composed.value(key), int) else 0 for key in keys)
+    batch, answers = (_size(composed, key) for key in keys)
     is_cut = composed.value(f"{_ACTOR}.use_dynamic_bsz") is False and composed.value(f"{_ACTOR}.strategy") != "megatron"
     if gpus and is_cut and batch * answers % gpus:
         raise BadInput(
@@ -168,7 +168,7 @@ def _check_replicas(composed: Composed) -> None:
     is_apart = composed.value("trainer.v1.trainer_mode") == "separate_async"
     is_other = is_apart or composed.value(f"{_ROLLOUT}.disaggregation.enabled") is True
     parallel = [f"{_ROLLOUT}.{of}_parallel_size" for of in ("tensor_model", "data", "pipeline_model")]
-    sizes = {key: size for key in parallel if isinstance(size := composed.value(key), int) and size > 1}
+    sizes = {key: size for key in parallel if (size := _size(composed, key)) > 1}
     each = prod(sizes.values())  # of one replica
     if gpus and gpus % each and not is_other:
         fits = next(less for less in range(each, 0, -1) if gpus % less == 0)
@@ -182,12 +182,12 @@ def _check_sequence(composed: Composed) -> None:
     """verl splits a sequence inside flash attention alone (monkey_patch.py, 0.9.1): with another one each rank would see its part only."""
     for part, model in _SEQUENCES.items():
         key, chosen = f"{part}.ulysses_sequence_parallel_size", f"{model}.override_config.attn_implementation"
-        size, attention = composed.value(key), composed.value(chosen)
-        if isinstance(size, int) and size > 1 and composed.value(f"{model}.use_remove_padding") is False:
+        size, attention = _size(composed, key), composed.value(chosen)
+        if size > 1 and composed.value(f"{model}.use_remove_padding") is False:
             raise BadInput(
                 f"{composed.named(key, size)} needs {model}.use_remove_padding=True (workers/config/actor.py of verl): write it, or leave {key} out."
             )
-        if isinstance(size, int) and size > 1 and attention and not str(attention).startswith("flash_attention"):
+        if size > 1 and attention and not str(attention).startswith("flash_attention"):
             raise BadInput(
                 f"{composed.named(key, size)} splits sequences, which verl does in flash attention alone, and {chosen} is {attention}: "
                 f"write ++{chosen}=flash_attention_2, with an image that has flash-attn, or leave {key} out."
