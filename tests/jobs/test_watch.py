@@ -388,7 +388,7 @@ def test_between_running_and_the_first_step_no_ten_seconds_are_silent(follow, ma
 
 def test_a_job_that_waits_in_a_breakpoint_is_reported_once_and_never_stalled(follow, make_job, monkeypatch):
     job, where = make_job(), {"now": None}
-    monkeypatch.setattr("verl_regress.jobs.status._breakpoint_of", lambda _job: where["now"])
+    monkeypatch.setattr("verl_regress.jobs.status.breakpoint_of", lambda _job: where["now"])
     waits = "waits in a breakpoint (user/code/reward.py:12)"
     then = {1: started, 2: lambda _job: where.update(now=waits), 50: lambda _job: where.update(now=None), 60: ends(0)}
     ended, lines = follow(["RUNNING"] * 60 + ["SUCCEEDED"], job, then)
