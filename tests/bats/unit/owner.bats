@@ -26,6 +26,7 @@ setup() {
       'ps --all --no-trunc '*'{{.ID}}') printf 'mine-head\tid1\nmine-worker-0\tid2\n' ;;
       'ps --all --no-trunc '*'{{.Names}}') printf 'mine-head\tmine-head\nmine-worker-0\tmine-worker-0\n' ;;
       'network ls --quiet '*) echo net1 ;;
+      'network inspect '*) echo mine ;;
       'image inspect '*) echo image1 ;;
       'compose --project-directory '*)
         cat >/dev/null
