@@ -50,18 +50,28 @@ shared::need_seen() {
   rm -f -- "$file"
 }
 
-# shared::_need_seen_at ENGINE DIRECTORY FILE: asks for a container that has the file, which the engine refuses if it does not see it. Its
-# image is empty, so this works before there is another one; it is never started.
+# shared::_need_seen_at ENGINE DIRECTORY FILE: the engine finds the file in a container of an empty image, so this works before there is another one.
 shared::_need_seen_at() {
   local engine=$1 image said whose='' cure="set WORKDIR to a directory that both see, share it with the engine's virtual machine, or use an engine of this machine (DOCKER_HOST, 'docker context use')"
   [[ $engine == this ]] || whose=" of $(hosts::describe "$engine")" cure='mount the same directory on every host'
-  image=$(tar -c --files-from=/dev/null | hosts::docker "$engine" import - 2>&1) ||
-    cli::die 1 "The container engine${whose} cannot store an image ($(cli::shown "${image##*$'\n'}")): free some space on its disk."
-  if said=$(LC_ALL=C hosts::docker "$engine" create --mount "type=bind,\"source=$3\",target=/seen,readonly" "$image" seen 2>&1); then
-    hosts::docker "$engine" rm "${said##*$'\n'}" >/dev/null
+  if ! said=$(tar -c --files-from=/dev/null | hosts::docker "$engine" import - 2>&1) || [[ ! $said =~ sha256:[0-9a-f]{64} ]]; then
+    cli::die 1 "The container engine${whose} cannot store an image ($(cli::shown "${said##*$'\n'}")): free some space on its disk."
+  fi
+  image=${BASH_REMATCH[0]} # podman says it twice
+  if said=$(shared::_look "$engine" "$image" "$2" "${3##*/}" 2>&1); then
     hosts::docker "$engine" rmi "$image" >/dev/null
   else
     hosts::docker "$engine" rmi "$image" >/dev/null || true
     cli::die 1 "The container engine${whose} does not see what this machine writes to $2 (WORKDIR, from ${ENV_ORIGIN[WORKDIR]}; it says: $(cli::shown "${said##*$'\n'}")): ${cure}."
   fi
+}
+
+# shared::_look ENGINE IMAGE DIRECTORY NAME: succeeds if the engine can read that file of the directory through a container, which is never started.
+# podman makes a directory that it does not see, so only reading tells.
+shared::_look() {
+  local id status=0
+  id=$(hosts::docker "$1" create --mount "type=bind,\"source=$3\",target=/seen,readonly" "$2" seen) || return
+  hosts::docker "$1" cp "${id}:/seen/$4" - >/dev/null || status=$?
+  hosts::docker "$1" rm "$id" >/dev/null
+  return "$status"
 }

@@ -151,23 +151,26 @@ STUB
   mkdir -p "${BOX}/work dir/shared"
   stub docker - <<'STUB'
     case $1 in
-      import) cat >/dev/null && echo sha256:empty ;;
+      import) cat >/dev/null && printf 'sha256:%064d\n' 7 ;;
       create)
-        file=${3#*\"source=} file=${file%%\"*}
-        [[ -e $file && $DOCKER_HOST != *"$(cat "${BOX}/apart")"* ]] || { echo 'bind source path does not exist' >&2 && exit 1; }
+        printf '%s\n' "${3#*\"source=}" >"${BOX}/bound"
         echo its-id
+        ;;
+      cp)
+        directory=$(sed 's/".*//' "${BOX}/bound")
+        [[ -e ${directory}/${2##*/} && $DOCKER_HOST != *"$(cat "${BOX}/apart")"* ]] || { echo 'no such file' >&2 && exit 1; }
         ;;
     esac
 STUB
   echo nowhere >"${BOX}/apart"
   on_hosts shared::need_seen
   assert_status 0
-  [[ $(grep -c '^docker rm its-id$' "$CALLS") == 2 && $(grep -c '^docker rmi sha256:empty$' "$CALLS") == 2 ]] || fail 'it leaves something'
+  [[ $(grep -c '^docker rm its-id$' "$CALLS") == 2 && $(grep -c '^docker rmi sha256:0' "$CALLS") == 2 ]] || fail 'it leaves something'
   [[ -z $(ls -A "${BOX}/work dir/shared") ]] || fail 'it leaves a file'
   echo 10.0.0.2 >"${BOX}/apart"
   on_hosts shared::need_seen
-  assert_error 1 "The container engine of worker-0 (ssh://me@10.0.0.2:2222, line 2 of env/hosts) does not see what this machine writes to ${BOX}/work dir/shared (WORKDIR, from the command line or environment; it says: bind source path does not exist): mount the same directory on every host."
-  [[ $(grep -c '^docker rmi sha256:empty$' "$CALLS") == 4 ]] || fail 'it leaves an image'
+  assert_error 1 "The container engine of worker-0 (ssh://me@10.0.0.2:2222, line 2 of env/hosts) does not see what this machine writes to ${BOX}/work dir/shared (WORKDIR, from the command line or environment; it says: no such file): mount the same directory on every host."
+  [[ $(grep -c '^docker rmi sha256:0' "$CALLS") == 4 ]] || fail 'it leaves an image'
 }
 
 @test "HOSTS_FILE needs a Compose that can take a service's networks away" {

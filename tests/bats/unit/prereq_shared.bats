@@ -51,10 +51,16 @@ check() { sandbox::lines "${@:2}" <<<"$1"; }
 
 @test "an engine with other files than this machine's is refused if it has no node" {
   # shellcheck disable=SC2016  # expanded when the stub runs
-  stub docker 'case $1 in import) cat >/dev/null; echo sha256:empty ;; create) echo "invalid mount config: bind source path does not exist: /x" >&2; exit 1 ;; esac'
+  stub docker 'case $1 in import) cat >/dev/null; printf "sha256:%064d: sha256:%064d\\n" 7 7 ;; create) echo "invalid mount config: bind source path does not exist: /x" >&2; exit 1 ;; esac'
   check prereq::engine_sees
   assert_error 1 "The container engine does not see what this machine writes to ${BOX} (WORKDIR, from the command line or environment; it says: invalid mount config: bind source path does not exist: /x): set WORKDIR to a directory that both see, share it with the engine's virtual machine, or use an engine of this machine (DOCKER_HOST, 'docker context use')."
-  assert_called 'docker rmi sha256:empty'
+  assert_called "docker rmi sha256:$(printf %064d 7)"
+  # shellcheck disable=SC2016  # podman makes the directory, and then does not have the file
+  stub docker 'case $1 in import) cat >/dev/null; printf "sha256:%064d\n" 7 ;; create) echo c1 ;; cp) echo "no such file" >&2; exit 1 ;; esac'
+  check prereq::engine_sees
+  assert_status 1
+  [[ $output == *"(WORKDIR, from the command line or environment; it says: no such file): "* ]]
+  assert_called 'docker rm c1'
   # shellcheck disable=SC2016  # expanded when the stub runs
   stub docker '[[ $1 != inspect ]] || echo "/mvp11-head|true|since|10.0.0.1 |mvp11|00000000000000aa|me|/w"'
   check prereq::engine_sees
