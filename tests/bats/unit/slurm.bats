@@ -194,8 +194,7 @@ batch() {
 # is_taken_down: the last that the script did; a signal meanwhile does not keep it from that, and it removes the files of its job alone.
 is_taken_down() {
   [[ $(tail -n 1 "$CALLS") == 'taken down' ]] || fail "$(<"$CALLS")"
-  assert_called 'make --no-print-directory down TRANSPORT=srun WAIT=1'
-  assert_called ' FORCE=1'
+  assert_called "make --no-print-directory down TRANSPORT=srun PROFILE=cpu WORKDIR=${BOX}/work dir FORCE=1"
   [[ $(compgen -G "${LOGIN}*") == "${LOGIN}4.token" ]] || fail "$(compgen -G "${LOGIN}*")"
 }
 
