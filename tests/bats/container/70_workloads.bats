@@ -100,7 +100,7 @@ identity() { jq -r "$1" "${job}/state/identity"; }
   assert_status 3
   assert_line ' *step 1 of 1, .*train/loss .*'
   assert_line ' *1 of 1 training steps, .*'
-  assert_line "error   .* FAILED \(identity: process [0-9]+ on [0-9a-f]+ \(.*\) loaded verl.patched from ${WORKDIR}/shared/user/code/shadow/patched.py, which is not under ${WORKDIR}/shared/common/code/verl/codeA.*: see state/identity of the job\.\): read .*"
+  assert_line "error   .* FAILED \(identity: process [0-9]+ on worker-[01] \(.*\) loaded verl.patched from ${WORKDIR}/shared/user/code/shadow/patched.py, which is not under ${WORKDIR}/shared/common/code/verl/codeA.*: see state/identity of the job\.\): read .*"
   [[ $(identity .passed) == false && $(jq .exit_code "${job}/state/ended") == 1 ]]
   [[ $(container::api "/api/jobs/${job##*/}" | jq -r .status) == FAILED ]]
 }

@@ -42,7 +42,8 @@ refused() {
 
 @test "nodes that exist already have no image of ours" {
   printf '%s\n' 'head a@b' 'worker-0 a@c' >"${HERE}/env/nodes"
-  stub ssh 'exit 0'
+  stub_ssh
+  stub python3
   refused "With TRANSPORT=ssh (from the command line or environment) the nodes have no image of ours: name the one to run elsewhere in NODE_IMAGE." \
     TO=kuberay TRANSPORT=ssh
 }

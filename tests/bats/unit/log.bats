@@ -24,7 +24,7 @@ fake_clock='read() { SECONDS=$((SECONDS + 1)) && ((SECONDS <= SECONDS_LEFT)) && 
 
 @test "a terminal has one line that is written over, cut to its width" {
   sandbox::lines SECONDS_LEFT=3 <<<"${fake_clock}; log::_pulse 30 'loading something with a long name'"
-  [[ $output == *$'\e[K        … loading something\r\e[K        … loading something\r'* ]] || fail "$(cat -v <<<"$output")"
+  [[ $output == *$'\e[K        … loading something w\r\e[K        … loading something w\r'* ]] || fail "$(cat -v <<<"$output")"
 }
 
 @test "log::while leaves the command's status, input, output and shell alone" {

@@ -11,7 +11,7 @@ setup() {
 
 @test "make check names all that fails, and its status is that of the first" {
   # shellcheck disable=SC2016  # expanded when the stub runs
-  stub docker 'case "$1" in info) echo "|24.0.7|||" ;; create) echo its-id ;; import | rm | rmi) cat >/dev/null ;; *) exit 1 ;; esac'
+  stub docker 'case "$1" in info) echo "|24.0.7|||" ;; create) echo its-id ;; import) cat >/dev/null; printf "sha256:%064d\n" 7 ;; cp | rm | rmi) ;; *) exit 1 ;; esac'
   stub timeout # the port is taken
   stub df 'echo Avail; echo 20G'
   sandbox::run MIN_DISK_GIB=999999 MIN_MEMORY_GIB=999999 scripts/00_prereq_check.sh
