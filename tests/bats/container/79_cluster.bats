@@ -115,7 +115,7 @@ THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container
   run scripts/64_dashboard.sh
   assert_status 1
   [[ $output == *"or 'make up' if it is missing."* ]] || fail 'another cure'
-  run make --no-print-directory up
+  run make --no-print-directory up SHM_SIZE=1500mb # as the test before left it
   assert_status 0
   assert_line "changed wrote Ray's token for ${CLUSTER_NAME} again, as head has it \\(${token}, mode 600\\)"
   assert_line "changed containers brought up: ${CLUSTER_NAME}-worker-1"
@@ -142,7 +142,8 @@ THEIRS='The cluster vrtest-quick belongs to another checkout: .*/build/container
   docker kill "vrtest-quick-worker-1" >/dev/null
   SECONDS=0
   refused 2 "The job asks for 8 cpu (trainer.nnodes times trainer.n_gpus_per_node of verl's config), but the nodes that are up have 4: ask for less, or bring up more with 'make up'." \
-    env OVERRIDES='trainer.nnodes=2 trainer.n_gpus_per_node=4' scripts/40_submit_ppo_epoch1.sh
+    env OVERRIDES='trainer.nnodes=2 trainer.n_gpus_per_node=4 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 critic.ppo_micro_batch_size_per_gpu=1' \
+    scripts/40_submit_ppo_epoch1.sh
   ((SECONDS < 60)) || fail "took ${SECONDS} s" # about four if nothing else runs: three for a connection to a dead node
 }
 
