@@ -141,7 +141,11 @@ class Driver:
 
     def _need_code(self, side: str) -> None:
         """The snapshot of that side is the one that the session began with: what goes wrong without it says nothing about the code."""
-        record = {"tree_sha256": self._begin["trees"][side], "source": self._begin.get("sources", {}).get(side, "…")}
+        record = {
+            "tree_sha256": self._begin["trees"][side],
+            "source": self._begin.get("sources", {}).get(side, "…"),
+            "revision": self._begin.get("revisions", {}).get(side),  # sessions of 1.3.0 and before have none
+        }
         target, then = self.root.snapshots / self.code(side), ", and continue the session"
         named = f"The snapshot {target.name}"
         snapshot.need_whole(target, record, named, since="the session began", then=then, error=RegressError)

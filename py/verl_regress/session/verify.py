@@ -165,6 +165,7 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str, requests: Mapp
                 "codes": codes,
                 "trees": {side: record["tree_sha256"] for side, record in records.items()},
                 "sources": {side: record["source"] for side, record in records.items()},
+                "revisions": {side: record["revision"] for side, record in records.items()},
             },
         )
         for name, reason in refusals.items():

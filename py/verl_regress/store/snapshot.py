@@ -353,8 +353,9 @@ def origin_of(record: Mapping[str, Any]) -> str:
 def _make(code_id: str, was: Mapping[str, Any] | None = None) -> str:
     """The command that makes it, from what it `was` made from: a branch may have moved, so its commit."""
     source = was["source"] if was else "…"
-    if was and was["revision"] and source.startswith("git:"):
-        source = f"{source.rpartition('@')[0]}@{was['revision']}"
+    revision = was.get("revision") if was else None
+    if revision and source.startswith("git:"):
+        source = f"{source.rpartition('@')[0]}@{revision}"
     return f"make snapshot {KNOB}={code_id} VERL_SOURCE={source}"
 
 
