@@ -274,7 +274,7 @@ snapshot::_git() {
 # snapshot::_need_own DIR SOURCE: git itself says whether a checkout belongs to another user (2.35.2 and later).
 snapshot::_need_own() {
   local said
-  said=$(LC_ALL=C snapshot::_git "$1" rev-parse --git-dir 2>&1) || true
+  said=$(snapshot::_git "$1" rev-parse --git-dir 2>&1) || true
   [[ $said != *'dubious ownership'* && $said != *'unsafe repository'* ]] ||
     cli::die 2 "$1 (from ${SNAPSHOT_KNOB}=$2) is another user's git checkout, whose configuration git would run as you: copy it without its .git, or name the repository that it comes from as git:URL@REF."
 }
@@ -283,7 +283,7 @@ snapshot::_need_own() {
 # repositories in it. Git still lists deleted files.
 snapshot::_list_checkout() {
   local dir=$1 source=$2 prefix=$3 file
-  snapshot::_git "$dir" ls-files -z --cached --others --exclude-standard | LC_ALL=C sort -zu |
+  snapshot::_git "$dir" ls-files -z --cached --others --exclude-standard | sort -zu |
     while IFS= read -r -d '' file; do
       file=${file%/}
       if snapshot::_is_repository "${dir}/${file}"; then

@@ -27,8 +27,11 @@ _FSDP = {
     "extra": ("extra_state_world_size_*.pt",),
 }
 _MEGATRON = {
-    "model": ("*.distcp", "*.safetensors"), "hf_model": ("*.safetensors",), "optimizer": ("*.distcp",), "extra": ("*.distcp",),
-}  # fmt: skip
+    "model": ("*.distcp", "*.safetensors"),
+    "hf_model": ("*.safetensors",),
+    "optimizer": ("*.distcp",),
+    "extra": ("*.distcp",),
+}
 _FILES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "fsdp": _FSDP,
     "fsdp2": _FSDP,

@@ -23,12 +23,9 @@ _REGISTERED = re.compile(r"^@register(?:_trainer)?\(['\"](\w+)['\"]\)", re.MULTI
 _LOOPS = "verl/experimental/agent_loop/"
 # Files that declare what the config has, and read nothing.
 _DECLARES = re.compile(r"verl/(?:trainer|workers)/config/")
-# Where verl's own reward functions and managers name what they measure; an answer's reward has the first word.
-_MEASURES, _REWARD, _METRIC = (
-    ("verl/utils/reward_score/", "verl/experimental/reward_loop/"),
-    "reward",
-    "algorithm.filter_groups.metric",
-)
+# By which measure DAPO's groups are compared: the reward itself, or what verl's own reward functions and managers name.
+_METRIC, _REWARD = "algorithm.filter_groups.metric", "reward"
+_MEASURES = ("verl/utils/reward_score/", "verl/experimental/reward_loop/")
 _OWN_FUNCTION = "reward.custom_reward_function.path"
 
 

@@ -22,10 +22,8 @@ from verl_regress.plan.reward_fn import defines
 _FACT = "PYTHONPATH sha256"
 _MOST = 1_000  # modules that are listed one by one
 # Files that name classes: by the end of the key of verl's config; and the keys in them that do.
-_NAMES_CLASSES, _CLASSES = (
-    ("tool_config_path", "agent_loop_config_path", "interaction_config_path"),
-    ("class_name", "_target_"),
-)
+_NAMES_CLASSES = ("tool_config_path", "agent_loop_config_path", "interaction_config_path")
+_CLASSES = ("class_name", "_target_")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 
 

@@ -70,9 +70,14 @@ def _answer(planned: plan.Plan, asked: Mapping[str, Any]) -> dict[str, Any]:
     """What the trial says, in a process group of its own; one that does not end in time is killed."""
     with tempfile.TemporaryDirectory() as home:
         process = subprocess.Popen(
-            [sys.executable, "-c", _TRIAL.read_text(encoding="utf-8")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=_environment(planned, home), cwd=home, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-c", _TRIAL.read_text(encoding="utf-8")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(planned, home),
+            cwd=home,
+            start_new_session=True,
+        )
         try:
             said, _ = process.communicate(json.dumps(asked).encode(), timeout=asked["seconds"] + _LONGER)
         except subprocess.TimeoutExpired:

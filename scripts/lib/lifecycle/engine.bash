@@ -65,7 +65,7 @@ engine::ask() {
     ENGINE_REASON='there is no command docker'
     return
   fi
-  said=$(LC_ALL=C docker info --format "$_ENGINE_QUESTION" 2>&1) || status=$?
+  said=$(docker info --format "$_ENGINE_QUESTION" 2>&1) || status=$?
   while IFS= read -r line; do
     if [[ $line == '|'* ]]; then
       IFS='|' read -r _ ENGINE_VERSION ENGINE_LICENSE ENGINE_SECURITY error <<<"$line"
