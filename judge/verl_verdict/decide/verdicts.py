@@ -35,6 +35,8 @@ STATUS = {
 _WORST_FIRST = tuple(STATUS)
 _AGREEING = (Word.IDENTICAL, Word.SAME)
 _UNDECIDED = (Word.INCONCLUSIVE, Word.INCOMPARABLE)
+DIFFERING = frozenset(word.value for word in Word if word not in (*_AGREEING, *_UNDECIDED))
+"""The words of verdicts by which B does not train as A does."""
 # A CI may take these for success. Never a regression, nor runs that cannot be compared.
 ALLOWABLE = (Word.CHANGED, Word.INCONCLUSIVE)
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from verl_verdict.decide import cost, diagnosis, exact, preconditions, speed
 from verl_verdict.decide.sampled import Summary, later
-from verl_verdict.decide.verdicts import Word
+from verl_verdict.decide.verdicts import DIFFERING
 from verl_verdict.history import changes
 from verl_verdict.read import comparable, metrics
 from verl_verdict.read.comparable import Difference
@@ -23,7 +23,6 @@ from verl_verdict.read.metrics import Decisive
 from verl_verdict.read.records import Run
 
 _T = TypeVar("_T")
-_OTHER = (Word.REGRESSED.value, Word.CHANGED.value, Word.IMPROVED.value)
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Ended:
     @property
     def is_change(self) -> bool:
         """B did not train as A does."""
-        return self.word in _OTHER
+        return self.word in DIFFERING
 
     def __str__(self) -> str:
         return f"{self.session} ({self.code}): {self.said}"

@@ -39,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_resume(args: argparse.Namespace) -> int:
     """Continue from the newest complete checkpoint. Raises BadInput if there is none, or no step is left."""
     with uncollected(SharedRoot(args.shared_root)):
-        asked, left_out = find.asked_for(args), list[str]()
-        _need_over(args, asked)
+        asked, left_out = _asked_for(args), list[str]()
         for job in reversed([each for each in asked.attempts() if each.attempt <= asked.attempt]):
             for checkpoint, problem in checkpoints.all_with_problems(job):
                 if problem is None:
@@ -58,9 +57,18 @@ def run_resume(args: argparse.Namespace) -> int:
 def run_retry(args: argparse.Namespace) -> int:
     """Start again, from the first step."""
     with uncollected(SharedRoot(args.shared_root)):
-        asked = find.asked_for(args)
-        _need_over(args, asked)
-        return _begin(args, asked)
+        return _begin(args, _asked_for(args))
+
+
+def _asked_for(args: argparse.Namespace) -> JobDir:
+    """The attempt that is asked for, of a job of the user's own that does not run. Raises BadInput, Unreadable, and RegressError.
+
+    Whose job it is comes first: its files say where Ray is, and Ray gets our token.
+    """
+    asked = find.asked_for(args)
+    _need_own(asked)
+    _need_over(args, asked)
+    return asked
 
 
 def _begin(
@@ -68,7 +76,6 @@ def _begin(
 ) -> int:
     """Submit a new attempt with the same request as `asked`; its Ray id is the one line on stdout."""
     newest = asked.attempts()[-1]
-    _need_own(asked)
     attempt = Attempt(newest.numbered(newest.attempt + 1), parent or asked, checkpoint)
     earlier = request.of_job(asked)
     knobs: Knobs = args.knobs
