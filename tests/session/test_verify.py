@@ -237,6 +237,14 @@ def test_a_case_that_b_alone_refuses_is_known_before_the_first_job(verify, clust
     assert not any(job.startswith("s-b-") for job in cluster.submitted)
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"suite": "cases: {}\n"}, "cases in my.yaml"),
+        ({"only": "further"}, "ONLY=further checks nothing in the suite my.yaml"),
+        ({"spec": "workload: dpo\n"}, "workload in jobspecs/ppo.yaml"),
+    ],
+)
 def test_bad_input_creates_nothing(verify, shared, options, sentence):
     outcome, words = verify(**options)
     assert (words, outcome.status, outcome.created) == (["end", "2"], 2, [])
