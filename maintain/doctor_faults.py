@@ -173,7 +173,6 @@ FAULTS: Mapping[str, Fault] = {
         "VR-NET-12",
         'other=$(docker exec ${NODE%1}0 hostname); inside "echo $IP $other >>/etc/hosts"; nsenter --target $PID --uts hostname $other',
     ),
-    "http_proxy": Fault("VR-NET-07", options=("--env=http_proxy=http://proxy.example:3128",)),
     "a listener on the port of Ray's agent": Fault(
         "VR-NET-08", "docker exec --detach $NODE python3 -m http.server 52365"
     ),

@@ -70,9 +70,14 @@ environment::of_node() {
   printf 'set -f\n'
   if [[ $1 == worker-* ]]; then
     for name in "${!ENV_OF_WORKERS[@]}"; do
-      [[ $name == @(RAY_TMPDIR|TMPDIR) ]] || printf 'set -- %s=%s "$@"\n' "$name" "${ENV_OF_WORKERS[$name]}"
+      case $name in
+        RAY_TMPDIR | TMPDIR) ;;
+        *_proxy | *_PROXY) printf 'export %s=%s\n' "$name" "${ENV_OF_WORKERS[$name]}" ;; # for environment::_past_proxies
+        *) printf 'set -- %s=%s "$@"\n' "$name" "${ENV_OF_WORKERS[$name]}" ;;
+      esac
     done
   fi
+  environment::_past_proxies
   transport::environment "$1"
   printf 'set -- LC_ALL=C.UTF-8 RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0 RAY_TMPDIR=%s "$@"\n' "$directory"
   # For what Python, torch and verl leave there. Ray makes the directory, or `make up`.
@@ -85,4 +90,19 @@ environment::of_node() {
   esac
 done
 exec env "$@"\n' "${_ENVIRONMENT_TAKEN_THERE%|}" "${_ENVIRONMENT_OTHERS%|}"
+}
+
+# environment::_past_proxies: lines of sh, so that no proxy gets what the nodes send each other, wherever the proxy comes from: an image, a
+# profile, the engine's client (~/.docker/config.json) or env/local.env. Programs compare no_proxy with names and addresses as they are.
+environment::_past_proxies() {
+  local peers
+  peers=$(transport::peers | paste -sd' ')
+  # shellcheck disable=SC2016  # expanded on the node
+  printf 'if [ -n "$http_proxy$HTTP_PROXY$https_proxy$HTTPS_PROXY$all_proxy$ALL_PROXY" ] && no_proxy=${no_proxy:-$NO_PROXY} && [ "$no_proxy" != "*" ]; then
+  no_proxy=${no_proxy:+$no_proxy,}localhost,127.0.0.1,%s
+  for name in $(timeout 2 getent ahosts %s 2>/dev/null | cut -d " " -f 1 | sort -u); do
+    case ,$no_proxy, in *",$name,"*) ;; *) no_proxy=$no_proxy,$name ;; esac
+  done
+  export no_proxy NO_PROXY="$no_proxy"
+fi\n' "${peers// /,}" "$peers"
 }

@@ -368,7 +368,7 @@ CHECKS = (
     Check("VR-NET-06", "reach the address that Gloo and vLLM take", "processes wait on the wrong interface",
           f"{_EXPORT}; vLLM takes the one with the default route", quick=False),
     Check("VR-NET-07", "find proxies that catch the nodes' addresses", "requests to Ray and rollout servers go to the proxy",
-          "add these addresses to no_proxy on that node"),
+          "add these addresses to no_proxy on that node, or name them with address=IP in NODES_FILE"),
     Check("VR-NET-08", "find who listens on Ray's own ports", "Ray does not start there, or another cluster answers",
           "end that process, or choose another node or GCS_PORT"),
     Check("VR-NET-09", "all-reduce 16 MB between the workers", "a job's processes will not find each other either",

@@ -111,4 +111,10 @@ transport::_need() {
   _TRANSPORT_SEEN[$1]=1
 }
 
+transport::peers() {
+  local nodes
+  mapfile -t nodes < <(node::list)
+  printf '%s\n' "${nodes[@]/#/${CLUSTER_NAME}-}" "${_TRANSPORT_ADDRESS[@]%% *}"
+}
+
 transport::image() { hosts::docker "$1" inspect --format '{{.Image}}' "${CLUSTER_NAME}-$1"; }

@@ -105,6 +105,8 @@ transport::address() {
   allocation::address "$1"
 }
 
+transport::peers() { printf '%s\n' "${ALLOCATION_HOSTS[@]}" "${_ALLOCATION_ADDRESS[@]}"; }
+
 # transport::ray_directory: of this allocation on each host: Ray's token and its files. Short, because the path of a socket is.
 transport::ray_directory() { printf '%s/verl-regress-job%s\n' "$(node::ray_base)" "$SLURM_JOB_ID"; }
 

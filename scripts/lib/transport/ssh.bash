@@ -48,6 +48,8 @@ transport::is_alive() { login::connect "$1" /dev/null; }
 # transport::address NODE: address= of NODES_FILE, or the address of the node at the other end of our connection.
 transport::address() { transport::exec "$1" printenv VERL_REGRESS_NODE_IP; }
 
+transport::peers() { printf '%s\n' "${LOGIN_TARGET[@]##*@}" "${_SSH_ADDRESS[@]}"; }
+
 transport::_need() { login::need "$1" "The node '$1' ($(ssh::_target "$1"))"; }
 
 # existing_nodes::need_all: connects to all nodes at once, the head first: what is wrong is often wrong for all of them.

@@ -17,7 +17,7 @@ setup() {
   cat >"${BATS_TEST_TMPDIR}/bin/docker" <<'STANDIN'
 #!/bin/bash
 case $1 in
-  inspect) echo true ;;
+  inspect) if [[ $3 == *Name* ]]; then echo '/stand-in-worker-0|true||10.0.0.2 |stand-in|aa|me|/'; else echo true; fi ;;
   exec)
     shift
     if [[ $1 == --interactive ]]; then shift; else exec </dev/null; fi
@@ -119,3 +119,26 @@ done
   run on node::exec worker-0 sh -c 'echo "$SHARED_ROOT $RAY_AUTH_MODE $RAY_AUTH_TOKEN_PATH $RAY_USAGE_STATS_ENABLED $VERL_REGRESS_NODE_IP ${PATH%%:/usr*}"'
   [[ $output == "${SHARED_ROOT} token /tmp/.verl-regress/stand-in.token 0 10.0.0.2 /a/b:/c:${BATS_TEST_TMPDIR}/bin"* ]]
 }
+
+# keeps_nodes_from_proxies TRANSPORT NAME ADDRESS: the node's own name and its address are in no_proxy; what resolves there, too.
+keeps_nodes_from_proxies() {
+  over "$1"
+  printf '#!/bin/sh\nshift\nfor name; do echo "10.1.1.1 STREAM $name"; done\n' >"${BATS_TEST_TMPDIR}/bin/getent"
+  chmod +x "${BATS_TEST_TMPDIR}/bin/getent"
+  [[ $(on node::exec "$NODE" env) != *no_proxy* ]]
+  printf '%s\0' HTTPS_PROXY=http://proxy.corp:3128 NO_PROXY=172.16.0.0/12 >"${BATS_TEST_TMPDIR}/profile"
+  past=$(on node::exec "$NODE" printenv no_proxy)
+  [[ $past == 172.16.0.0/12,localhost,127.0.0.1,* ]] || fail "$past"
+  for word in "$2" "$3" 10.1.1.1; do [[ ,${past}, == *",${word},"* ]] || fail "${word} is not in: ${past}"; done
+  [[ $(on node::exec "$NODE" printenv NO_PROXY) == "$past" ]]
+  printf 'http_proxy=proxy.corp:3128\0no_proxy=*\0' >"${BATS_TEST_TMPDIR}/profile" # no proxy at all
+  [[ $(on node::exec "$NODE" printenv no_proxy) == '*' ]]
+  : >"${BATS_TEST_TMPDIR}/profile"
+  printf 'export %s\n' http_proxy=http://proxy.corp:3128 no_proxy=.corp >"${REPO}/env/local.env"
+  [[ $(on node::exec "$NODE" printenv no_proxy) == .corp,localhost,*",$2,"* ]]
+}
+
+for row in 'container stand-in-worker-0 10.0.0.2' 'ssh 10.0.0.1 10.0.0.2' 'srun gpu-1 10.1.1.1'; do
+  # shellcheck disable=SC2086  # three words
+  bats_test_function --description "${row%% *}: nodes are reached past proxies" -- keeps_nodes_from_proxies $row
+done

@@ -51,7 +51,7 @@ doctor() { sandbox::run WORKERS=1 "$@"; }
 @test "the gate says only what is wrong, and SKIP_DOCTOR goes on without that check" {
   facts 10.0.0.1 >"${BOX}/head"
   doctor scripts/11_doctor.sh --gate
-  assert_error 9 "VR-NET-07, head: the proxy p:3128 catches 10.0.0.1, so requests to Ray and rollout servers go to the proxy: add these addresses to no_proxy on that node; SKIP_DOCTOR=VR-NET-07 goes on without this check."
+  assert_error 9 "VR-NET-07, head: the proxy p:3128 catches 10.0.0.1, so requests to Ray and rollout servers go to the proxy: add these addresses to no_proxy on that node, or name them with address=IP in NODES_FILE; SKIP_DOCTOR=VR-NET-07 goes on without this check."
   doctor SKIP_DOCTOR=VR-NET-07 scripts/11_doctor.sh --gate
   assert_status 0
   doctor MAKE_GIVEN=SKIP_DOCTOR SKIP_DOCTOR=VR-NET-99 scripts/11_doctor.sh --gate
