@@ -16,9 +16,14 @@ LINT_REPORT=build/reports/lint.tap
 LINT_NAMES=() LINT_PIDS=() LINT_FAILED=0
 cli::temp_dir LINT_OUTPUT
 
+# lint::shell_files: by their extension, or without one by their first line.
 lint::shell_files() {
+  local first
   files::ours '*.sh' '*.bash' '*.bats'
-  files::ours .ci | while read -r file; do [[ $(head -n 1 "$file") != '#!'*bash ]] || printf '%s\n' "$file"; done
+  files::ours | grep -E '(^|/)[^./]+$' | while read -r file; do
+    IFS= read -r first <"$file" || true
+    [[ -L $file || $first != '#!'*sh ]] || printf '%s\n' "$file"
+  done
 }
 
 # lint::run NAME FILE... -- COMMAND...: the files follow the command, which runs beside the other linters.
