@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -29,8 +30,12 @@ _BUSY = re.compile(rb"ray::(?!IDLE|SPILL_|RESTORE_|DELETE_|DashboardAgent|Runtim
 
 
 _ANSWERS = Check("VR-NODE-01", "run Python", "no job runs there", "run 'make up', or leave it out")
-_FINISHES = Check("VR-NODE-02", "finish each group of checks", "what they would have found there is unknown",
-                  "run 'make doctor' again; if it says the same, send that line to the maintainers")  # fmt: skip
+_FINISHES = Check(
+    "VR-NODE-02",
+    "finish each group of checks",
+    "what they would have found there is unknown",
+    "run 'make doctor' again; if it says the same, send that line to the maintainers",
+)
 # SKIP_DOCTOR takes their codes (env/defaults.env; a test compares them).
 CHECKS = (_ANSWERS, _FINISHES, *(check for group in GROUPS.values() for check in group.CHECKS))
 
@@ -94,26 +99,12 @@ def is_training(commands: Iterable[bytes]) -> bool:
 
 
 def _judge(plan: Plan, groups: Mapping[str, ModuleType], lines: Sequence[str], *, is_gate: bool) -> int:
-    answers, rows, loads = dict[str, dict[str, Any]](), list[Seen](), dict[str, str]()
-    for node, _, answer in (line.partition("\t") for line in lines):
-        try:
-            said = json.loads(answer)
-            loads[node] = said["load"]
-            rows += [Seen(_ANSWERS.code, OK, node, said["kind"]), *(Seen(*row) for row in said["seen"])]
-            answers[node] = said
-        except (KeyError, TypeError, ValueError):  # another program's words, or half of an answer
-            rows.append(Seen(_ANSWERS.code, ALARM, node, last_line(answer, "no answer")))
-    # A cluster without one of its workers still runs jobs.
-    asked: Mapping[str, Facts] = {row.where: {} for row in rows if row.code == _ANSWERS.code}
-    tables = [*([] if is_gate else [(_ANSWERS, asked)]), (_FINISHES, dict[str, Facts].fromkeys(answers, {}))]
-    for name, group in groups.items():
-        found = {node: answer[name] for node, answer in answers.items()}
-        tables += [(check, found) for check in group.CHECKS if check.quick or not plan.quick]
-    records = []
-    for check, facts in tables:
-        for seen in _said(check, facts, [row for row in rows if row.code == check.code], plan, loads):
-            known = {"means": check.means, "cure": check.cure} if seen.status == ALARM else {}
-            records.append({**seen._asdict(), "tried": check.tries, **known})
+    heard = _hear(lines)
+    records = [
+        _record(check, seen)
+        for check, facts in _asked(heard, plan, groups, is_gate=is_gate)
+        for seen in _said(check, facts, heard, plan)
+    ]
     alarms = [one for one in records if one["status"] == ALARM]
     if is_gate:
         for one in alarms:
@@ -125,18 +116,62 @@ def _judge(plan: Plan, groups: Mapping[str, ModuleType], lines: Sequence[str], *
     return Exit.CHECK_FAILED if alarms else Exit.SUCCEEDED
 
 
-def _said(
-    check: Check, facts: Mapping[str, Facts], rows: Sequence[Seen], plan: Plan, loads: Mapping[str, str]
-) -> Iterator[Seen]:
+@dataclass(frozen=True)
+class _Heard:
+    """What the probes answered: what they saw, and of each node with a whole answer the facts of its groups and its load."""
+
+    seen: list[Seen] = field(default_factory=list)
+    answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    loads: dict[str, str] = field(default_factory=dict)
+
+    def under(self, code: str) -> list[Seen]:
+        """What was seen under the code of a check."""
+        return [row for row in self.seen if row.code == code]
+
+
+def _hear(lines: Iterable[str]) -> _Heard:
+    """Read the probes' lines. A node without a whole answer has an alarm instead."""
+    heard = _Heard()
+    for node, _, said in (line.partition("\t") for line in lines):
+        try:
+            answer = json.loads(said)
+            heard.loads[node] = answer["load"]
+            heard.seen.extend([Seen(_ANSWERS.code, OK, node, answer["kind"]), *(Seen(*row) for row in answer["seen"])])
+            heard.answers[node] = answer
+        except (KeyError, TypeError, ValueError):  # another program's words, or half of an answer
+            heard.seen.append(Seen(_ANSWERS.code, ALARM, node, last_line(said, "no answer")))
+    return heard
+
+
+def _asked(
+    heard: _Heard, plan: Plan, groups: Mapping[str, ModuleType], *, is_gate: bool
+) -> Iterator[tuple[Check, Mapping[str, Facts]]]:
+    """Each check to judge, with the facts of the nodes that it is about."""
+    if not is_gate:  # a cluster without one of its workers still runs jobs
+        yield _ANSWERS, {row.where: {} for row in heard.under(_ANSWERS.code)}
+    yield _FINISHES, {node: {} for node in heard.answers}
+    for name, group in groups.items():
+        found = {node: answer[name] for node, answer in heard.answers.items()}
+        yield from ((check, found) for check in group.CHECKS if check.quick or not plan.quick)
+
+
+def _record(check: Check, seen: Seen) -> dict[str, str]:
+    """A line of the doctor's table. An alarm also says what it means, and the cure."""
+    known = {"means": check.means, "cure": check.cure} if seen.status == ALARM else {}
+    return {**seen._asdict(), "tried": check.tries, **known}
+
+
+def _said(check: Check, facts: Mapping[str, Facts], heard: _Heard, plan: Plan) -> Iterator[Seen]:
     """What a check says of the nodes' facts, and of what their probes saw; of a node that is gone the others know nothing."""
     if check.code in plan.knobs["SKIP_DOCTOR"].replace(",", " ").split():
         yield Seen(check.code, SKIPPED, "all nodes", "SKIP_DOCTOR names it")
         return
     known = {node: found for node, found in facts.items() if "error" not in found}
+    rows = heard.under(check.code)
     where = defaultdict(list)
     for row in (*rows, *(check.judge(known, plan) if check.judge else ())):
         if facts.keys() >= (nodes := {*re.split(" -> |, ", row.where)}):
-            said = _explained(row, [loads[node] for node in sorted(nodes) if loads.get(node)])
+            said = _explained(row, [heard.loads[node] for node in sorted(nodes) if heard.loads.get(node)])
             where[said.status, said.seen].append(said.where)
     for (status, what), pairs in where.items():
         yield Seen(check.code, status, ", ".join(pairs), what)

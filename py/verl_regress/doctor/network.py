@@ -107,15 +107,29 @@ def _macs() -> list[str]:
 
 
 def _see_itself(plan: Plan) -> None:
+    _see_docker_desktop(plan)
+    _see_proxy(plan)
+    _see_listeners(plan)
+
+
+def _see_docker_desktop(plan: Plan) -> None:
+    """Docker Desktop writes a name of its own for an address of the host into the hosts file."""
     for address, *names in filter(None, map(str.split, _HOSTS.read_text().splitlines())):
         wrong = [name for name in names if name.endswith(".docker.internal")]
         if wrong and address == plan.nodes[plan.node]:
-            plan.see("VR-NET-03", f"an address of it is called {wrong[0]}")  # Docker Desktop writes it
+            plan.see("VR-NET-03", f"an address of it is called {wrong[0]}")
+
+
+def _see_proxy(plan: Plan) -> None:
     known = urllib.request.getproxies_environment()
     proxy = known.get("http") or known.get("all") or ""
     caught = [each for each in ("127.0.0.1", *plan.nodes.values()) if not urllib.request.proxy_bypass(each)]
     if proxy and caught:  # it may have a password
         plan.see("VR-NET-07", f"the proxy {proxy.rpartition('@')[2]} catches {', '.join(caught)}")
+
+
+def _see_listeners(plan: Plan) -> None:
+    """Processes that hold Ray's own ports on this node, and are not of this cluster."""
     of_head = (int(plan.knobs["GCS_PORT"]), _DASHBOARD_PORT) if plan.node == "head" else ()
     listening = _listening({_AGENT_PORT, *of_head})  # before `ours`: our own Ray may be starting
     ours, commands = processes.of_cluster(plan.knobs["CLUSTER_NAME"]), processes.commands()
@@ -354,31 +368,85 @@ def _judge_hostnames(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
 
 _EXPORT = "put 'export GLOO_SOCKET_IFNAME=NAME', and NCCL_SOCKET_IFNAME's, into env/local.env, then 'make down up'"
 CHECKS = (
-    Check("VR-NET-01", "connect on ports of Ray, Gloo and NCCL", "a worker does not join, is soon called dead, or waits for others",
-          "correct VR-NET-11 first; open all TCP ports between the hosts (Docker may set iptables' policy for FORWARD to DROP), and let a "
-          "firewall on the way see both directions"),
-    Check("VR-NET-02", "compare with the address that the other node sees", "what Ray or Gloo sends back goes elsewhere (NAT)",
-          "connect the nodes without translation: HOSTS_FILE, or address=IP in NODES_FILE", quick=False),
-    Check("VR-NET-03", "resolve the node's own name, as Gloo does", "Gloo listens where no other node connects to",
-          f"correct the node's hosts file, or {_EXPORT}"),
-    Check("VR-NET-04", "send a message of 256 KiB", "packets of full size are dropped, and the first large tensor hangs",
-          "give the nodes' interfaces the smallest MTU on the way, or let ICMP pass", quick=False),
-    Check("VR-NET-05", "send small messages for 3 s", "each step waits for its slowest packet",
-          "check that network's cables, switches and load", quick=False),
-    Check("VR-NET-06", "reach the address that Gloo and vLLM take", "processes wait on the wrong interface",
-          f"{_EXPORT}; vLLM takes the one with the default route", quick=False),
-    Check("VR-NET-07", "find proxies that catch the nodes' addresses", "requests to Ray and rollout servers go to the proxy",
-          "add these addresses to no_proxy on that node, or name them with address=IP in NODES_FILE"),
-    Check("VR-NET-08", "find who listens on Ray's own ports", "Ray does not start there, or another cluster answers",
-          "end that process, or choose another node or GCS_PORT"),
-    Check("VR-NET-09", "all-reduce 16 MB between the workers", "a job's processes will not find each other either",
-          f"see the other checks of the network first; for NCCL on the wrong interface, {_EXPORT}",
-          _judge_all_reduce, quick=False),
-    Check("VR-NET-10", "ask the name server as a job does", "each connection of a job waits for it",
-          "correct the lines 'nameserver' of that node's /etc/resolv.conf, or name all nodes in its hosts file"),
-    Check("VR-NET-11", "compare MAC addresses with what the other nodes see", "another machine has this node's address, too",
-          "give one of the two another address, then run 'ip neigh flush all' on the nodes", _judge_duplicates),
-    Check("VR-NET-12", "compare the nodes' hostnames", "NCCL may take them for one machine, and the name leads to only one of them",
-          "give each a hostname of its own ('hostnamectl hostname NAME', or --hostname of its container), then run 'make down up'",
-          _judge_hostnames),
-)  # fmt: skip
+    Check(
+        "VR-NET-01",
+        "connect on ports of Ray, Gloo and NCCL",
+        "a worker does not join, is soon called dead, or waits for others",
+        "correct VR-NET-11 first; open all TCP ports between the hosts (Docker may set iptables' policy for FORWARD to DROP), and let a "
+        "firewall on the way see both directions",
+    ),
+    Check(
+        "VR-NET-02",
+        "compare with the address that the other node sees",
+        "what Ray or Gloo sends back goes elsewhere (NAT)",
+        "connect the nodes without translation: HOSTS_FILE, or address=IP in NODES_FILE",
+        quick=False,
+    ),
+    Check(
+        "VR-NET-03",
+        "resolve the node's own name, as Gloo does",
+        "Gloo listens where no other node connects to",
+        f"correct the node's hosts file, or {_EXPORT}",
+    ),
+    Check(
+        "VR-NET-04",
+        "send a message of 256 KiB",
+        "packets of full size are dropped, and the first large tensor hangs",
+        "give the nodes' interfaces the smallest MTU on the way, or let ICMP pass",
+        quick=False,
+    ),
+    Check(
+        "VR-NET-05",
+        "send small messages for 3 s",
+        "each step waits for its slowest packet",
+        "check that network's cables, switches and load",
+        quick=False,
+    ),
+    Check(
+        "VR-NET-06",
+        "reach the address that Gloo and vLLM take",
+        "processes wait on the wrong interface",
+        f"{_EXPORT}; vLLM takes the one with the default route",
+        quick=False,
+    ),
+    Check(
+        "VR-NET-07",
+        "find proxies that catch the nodes' addresses",
+        "requests to Ray and rollout servers go to the proxy",
+        "add these addresses to no_proxy on that node, or name them with address=IP in NODES_FILE",
+    ),
+    Check(
+        "VR-NET-08",
+        "find who listens on Ray's own ports",
+        "Ray does not start there, or another cluster answers",
+        "end that process, or choose another node or GCS_PORT",
+    ),
+    Check(
+        "VR-NET-09",
+        "all-reduce 16 MB between the workers",
+        "a job's processes will not find each other either",
+        f"see the other checks of the network first; for NCCL on the wrong interface, {_EXPORT}",
+        _judge_all_reduce,
+        quick=False,
+    ),
+    Check(
+        "VR-NET-10",
+        "ask the name server as a job does",
+        "each connection of a job waits for it",
+        "correct the lines 'nameserver' of that node's /etc/resolv.conf, or name all nodes in its hosts file",
+    ),
+    Check(
+        "VR-NET-11",
+        "compare MAC addresses with what the other nodes see",
+        "another machine has this node's address, too",
+        "give one of the two another address, then run 'ip neigh flush all' on the nodes",
+        _judge_duplicates,
+    ),
+    Check(
+        "VR-NET-12",
+        "compare the nodes' hostnames",
+        "NCCL may take them for one machine, and the name leads to only one of them",
+        "give each a hostname of its own ('hostnamectl hostname NAME', or --hostname of its container), then run 'make down up'",
+        _judge_hostnames,
+    ),
+)

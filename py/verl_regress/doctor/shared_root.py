@@ -1,6 +1,5 @@
 """The shared root: each node tries it alone, then all look for each other's files there, so that a second directory shows."""
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -93,24 +92,35 @@ def _meet(plan: Plan) -> dict[str, Any]:
         _lock(held)
         new.replace(mine)
         while time.monotonic() < end:
-            for peer in {*plan.peers} - saw:
-                with contextlib.suppress(FileNotFoundError), _file(plan, peer, "lock").open() as theirs:
-                    saw.add(peer)
-                    where, seconds = f"{plan.node}, {peer}", float(theirs.read() or 0) - ahead
-                    if _lock(theirs, fcntl.LOCK_SH):
-                        plan.see("VR-ROOT-04", f"{plan.node} does not see the lock that {peer} holds", where)
-                    if seconds > _CLOCK:
-                        plan.see(
-                            "VR-ROOT-09", f"the clock of {peer} is {seconds:.0f} s ahead of that of {plan.node}", where
-                        )
+            saw |= {peer for peer in {*plan.peers} - saw if _find(plan, peer, ahead)}
             if len(saw) == len(plan.peers):
                 mine.with_suffix(".saw").touch()
-                locks = [_file(plan, peer, "lock") for peer in plan.peers]
-                if not any(lock.exists() and not lock.with_suffix(".saw").exists() for lock in locks):
+                if _all_saw(plan):
                     break
             time.sleep(0.01)
         mine.unlink()  # before the lock ends
     return {"saw": [*saw], "looked": [began, time.time() - ahead]}
+
+
+def _find(plan: Plan, peer: str, ahead: float) -> bool:
+    """Is the peer's file there? If so, check its lock and its clock; this node's clock is `ahead` of the one that gives files their times."""
+    try:
+        theirs = _file(plan, peer, "lock").open()
+    except FileNotFoundError:
+        return False
+    with theirs:
+        where, seconds = f"{plan.node}, {peer}", float(theirs.read() or 0) - ahead
+        if _lock(theirs, fcntl.LOCK_SH):
+            plan.see("VR-ROOT-04", f"{plan.node} does not see the lock that {peer} holds", where)
+        if seconds > _CLOCK:
+            plan.see("VR-ROOT-09", f"the clock of {peer} is {seconds:.0f} s ahead of that of {plan.node}", where)
+    return True
+
+
+def _all_saw(plan: Plan) -> bool:
+    """Has every peer seen all other nodes, or ended?"""
+    locks = [_file(plan, peer, "lock") for peer in plan.peers]
+    return not any(lock.exists() and not lock.with_suffix(".saw").exists() for lock in locks)
 
 
 def _judge_directory(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
@@ -126,15 +136,41 @@ def _judge_directory(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
 
 _NFS = "mount SHARED_ROOT everywhere by NFS 4, without nolock and local_lock, or put it on a local disk (docs/shared-root.md)"
 CHECKS = (
-    Check("VR-ROOT-01", "write to the shared root", "no job can be recorded there",
-          "mount SHARED_ROOT on that node, writable for the user who runs Ray"),
-    Check("VR-ROOT-02", "find there what another node wrote", "jobs miss code, data and checkpoints",
-          "mount the same directory on all nodes, with lookupcache=positive (docs/shared-root.md)", _judge_directory),
-    Check("VR-ROOT-03", "link, replace, protect and own files there", "records of jobs are lost, or refused as another user's",
-          f"{_NFS}; export it without root_squash and all_squash"),
-    Check("VR-ROOT-04", "lock files there, across nodes", "two jobs get one slot, and running jobs are taken for lost ones", _NFS),
-    Check("VR-ROOT-05", "room for a job there", "a checkpoint or a log cannot be written, and the job fails",
-          "free some space ('make gc' removes old checkpoints), or lower MIN_DISK_GIB"),
-    Check("VR-ROOT-09", "the same time on all nodes", "times in records are wrong, and jobs are taken for stalled or lost",
-          "synchronise the clocks of the hosts (NTP)"),
-)  # fmt: skip
+    Check(
+        "VR-ROOT-01",
+        "write to the shared root",
+        "no job can be recorded there",
+        "mount SHARED_ROOT on that node, writable for the user who runs Ray",
+    ),
+    Check(
+        "VR-ROOT-02",
+        "find there what another node wrote",
+        "jobs miss code, data and checkpoints",
+        "mount the same directory on all nodes, with lookupcache=positive (docs/shared-root.md)",
+        _judge_directory,
+    ),
+    Check(
+        "VR-ROOT-03",
+        "link, replace, protect and own files there",
+        "records of jobs are lost, or refused as another user's",
+        f"{_NFS}; export it without root_squash and all_squash",
+    ),
+    Check(
+        "VR-ROOT-04",
+        "lock files there, across nodes",
+        "two jobs get one slot, and running jobs are taken for lost ones",
+        _NFS,
+    ),
+    Check(
+        "VR-ROOT-05",
+        "room for a job there",
+        "a checkpoint or a log cannot be written, and the job fails",
+        "free some space ('make gc' removes old checkpoints), or lower MIN_DISK_GIB",
+    ),
+    Check(
+        "VR-ROOT-09",
+        "the same time on all nodes",
+        "times in records are wrong, and jobs are taken for stalled or lost",
+        "synchronise the clocks of the hosts (NTP)",
+    ),
+)
