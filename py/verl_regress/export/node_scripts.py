@@ -68,19 +68,25 @@ def head(export: Export, request_dir: str, values: dict[str, str]) -> str:
     )
     piped, taken = (f"{secrets_on_stdin(values)} | ", "--secrets ") if values else ("", "")
     return _HEAD.format(
-        **_common(export), timeout=site.knobs["CLUSTER_TIMEOUT"], workers=len(site.workers), expected=wanted,
-        submit=f"job=$({piped}run submit-exported {taken}{request_dir})", deadlines=",".join(limits),
-    )  # fmt: skip
+        **_common(export),
+        timeout=site.knobs["CLUSTER_TIMEOUT"],
+        workers=len(site.workers),
+        expected=wanted,
+        submit=f"job=$({piped}run submit-exported {taken}{request_dir})",
+        deadlines=",".join(limits),
+    )
 
 
 def worker(export: Export) -> str:
     """A worker's script, after lines that set `name`, `address` and `head`."""
     site = export.site
     return _WORKER.format(
-        **_common(export), cluster=export.name,
-        unset="".join(f"-u {name} " for name in site.unset), resources=quote(json.dumps(dict(site.resources))),
+        **_common(export),
+        cluster=export.name,
+        unset="".join(f"-u {name} " for name in site.unset),
+        resources=quote(json.dumps(dict(site.resources))),
         counted="".join(f" --num-{name.lower()}s={count}" for name, count in site.declared.items()),
-    )  # fmt: skip
+    )
 
 
 def secrets_on_stdin(values: dict[str, str]) -> str:
@@ -92,6 +98,10 @@ def secrets_on_stdin(values: dict[str, str]) -> str:
 def _common(export: Export) -> dict[str, str | int]:
     knobs = export.site.knobs
     return {
-        "dir": quote(f"{export.root}/ray/{export.name}"), "helper": quote(HELPER), "root": quote(export.root),
-        "patience": int(knobs["CLUSTER_TIMEOUT"]) + _PULL_SECONDS, "port": knobs["GCS_PORT"], "store": knobs["OBJECT_STORE_BYTES"],
-    }  # fmt: skip
+        "dir": quote(f"{export.root}/ray/{export.name}"),
+        "helper": quote(HELPER),
+        "root": quote(export.root),
+        "patience": int(knobs["CLUSTER_TIMEOUT"]) + _PULL_SECONDS,
+        "port": knobs["GCS_PORT"],
+        "store": knobs["OBJECT_STORE_BYTES"],
+    }

@@ -158,8 +158,12 @@ def hold() -> dict[str, str]:
     end, _ours = os.pipe()  # our end is closed when we end, and by nothing else
     subprocess.Popen(
         ["/bin/sh", "-c", _KEEPER, "keeper", path],
-        stdin=end, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={}, start_new_session=True,
-    )  # fmt: skip
+        stdin=end,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={},
+        start_new_session=True,
+    )
     os.close(end)
     atexit.register(Path(path).unlink, missing_ok=True)
     started_with = processes.started_with()

@@ -100,9 +100,14 @@ def _watch(job: JobDir, cluster: str, secrets: leaks.Written) -> dict[str, Any]:
     files = leaks.files_below(ray_internals.ALL_LOGS)
     hosts = {socket.gethostname(), socket.getfqdn(), *processes.addresses()}
     return {
-        "looks": looks, "processes": most, "files": len(files), "found": sorted(found) + leaks.in_files(files, secrets),
-        "hosts": sorted(hosts), "peers": sorted(peers), "planted": _plant(),
-    }  # fmt: skip
+        "looks": looks,
+        "processes": most,
+        "files": len(files),
+        "found": sorted(found) + leaks.in_files(files, secrets),
+        "hosts": sorted(hosts),
+        "peers": sorted(peers),
+        "planted": _plant(),
+    }
 
 
 def _plant() -> list[str]:
@@ -321,16 +326,40 @@ def _fault_found(done: Done, step: str) -> tuple[list[str], str]:
 
 CHECKS = (
     Check("installation", "sft", "SFT trains to its end", "sft", _trained),
-    Check("installation", "secrets", "a secret reached every process of that job; neither it nor Ray's token is in any output or in /proc", "sft", _no_leak),
-    Check("installation", "prepare", "a second 'make prepare' skips, and changes no file that was there", "prepare", _prepare_skips),
+    Check(
+        "installation",
+        "secrets",
+        "a secret reached every process of that job; neither it nor Ray's token is in any output or in /proc",
+        "sft",
+        _no_leak,
+    ),
+    Check(
+        "installation",
+        "prepare",
+        "a second 'make prepare' skips, and changes no file that was there",
+        "prepare",
+        _prepare_skips,
+    ),
     Check("installation", "bundles", "debug bundles of that job are complete", "bundles", _bundles),
-    Check("installation", "directories", "what a job writes is its own: nobody else can change it, and no other place shares it", "sft", _directories),
+    Check(
+        "installation",
+        "directories",
+        "what a job writes is its own: nobody else can change it, and no other place shares it",
+        "sft",
+        _directories,
+    ),
     Check("egress", "egress", "neither that job nor a node asked for a host outside the cluster", "sft", _nothing_left),
     Check("training", "grpo", "GRPO trains to its end", "grpo", _trained),
     Check("training", "ppo", "PPO trains to its end", "ppo", _trained),
     Check("training", "resume", "PPO continues from its checkpoint", "resume", _trained),
-    Check("training", "verify", "'make verify' calls an SFT without the shift of its loss mask regressed", "verify", _fault_found),
-)  # fmt: skip
+    Check(
+        "training",
+        "verify",
+        "'make verify' calls an SFT without the shift of its loss mask regressed",
+        "verify",
+        _fault_found,
+    ),
+)
 
 
 def _report(done: Done, where: str) -> int:

@@ -33,9 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, options, text in (
         ("begin", ("name", *_BEGIN), "make a search of the suite on stdin, print its directory"),
         ("open", ("name", "cluster"), "print an unfinished search's directory, repository and ends"),
-        ("ask", ("search", "role", "subject", "refused"), "print what a role's session says; or new and its suite, or open and its name"),
+        (
+            "ask",
+            ("search", "role", "subject", "refused"),
+            "print what a role's session says; or new and its suite, or open and its name",
+        ),
         ("finish", ("search", "parent", "about"), "write the report on the commit whose diff is on stdin"),
-    ):  # fmt: skip
+    ):
         step = steps.add_parser(name, help=text)
         for option in options:
             step.add_argument(f"--{option}", required=True, type=Path if option == "search" else str)

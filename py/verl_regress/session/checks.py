@@ -231,6 +231,12 @@ CHECKS = (
     Check("outputs", "every job has its own directory, which no later job changed", _first_pair, _outputs_kept),
     Check("checkpoints", "checkpoints come every save_freq steps only", _b_of_first_case, _checkpoints),
     Check("further", "further steps were trained from a checkpoint", _first_resumed_pair, _trained_further),
-    Check("imports", "every process loaded the requested snapshot, and A and B differ where their trees do", _first_pair, _import_origin, _loaded_the_same),
+    Check(
+        "imports",
+        "every process loaded the requested snapshot, and A and B differ where their trees do",
+        _first_pair,
+        _import_origin,
+        _loaded_the_same,
+    ),
     Check("workloads", "every case ran with A and with B, and is at its step count", _all_pairs, _workloads_ran),
-)  # fmt: skip
+)

@@ -25,8 +25,12 @@ _STEPS = "trainer.total_training_steps"
 _KEYS = {True: "skip.rollout_tq", False: "skip.rollout"}  # by trainer.use_v1
 # verl puts these into the path of a recording, in addition to the names of experiment and project (verl/utils/skip/rollout_skip.py, 0.9.1).
 _IN_PATH = (
-    "data.gen_batch_size", "data.train_batch_size", "actor_rollout_ref.rollout.n", "data.max_prompt_length", "data.max_response_length",
-)  # fmt: skip
+    "data.gen_batch_size",
+    "data.train_batch_size",
+    "actor_rollout_ref.rollout.n",
+    "data.max_prompt_length",
+    "data.max_response_length",
+)
 _PER_TOKEN, _PER_ANSWER = 48, 4096  # bytes, in 0.9.1: ids twice, positions, masks, log-probs and scores; texts and tags
 # verl's words for a step that was read, with V1 and with V0 (0.9.1).
 _READ = re.compile(rb"(?:cached trajectories from|Load generate result at) step (\d+)")

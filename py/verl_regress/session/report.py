@@ -160,9 +160,11 @@ def _case_of(
     """
     jobs, case = jobs_of(evidence), group[0]
     runs = {
-        side: [run.without(case.ignore) for job in schedule.runs_of(case, side, evidence).values() if (run := judged(job))]
+        side: [
+            run.without(case.ignore) for job in schedule.runs_of(case, side, evidence).values() if (run := judged(job))
+        ]
         for side in "AB"
-    }  # fmt: skip
+    }
     return verdict_page.Case(
         name=case.name,
         verdicts=[each for each in found if each.case in (case.name, *map(case.part, ("rollout", "speed", "memory")))],
