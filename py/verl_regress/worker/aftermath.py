@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import node_memory
@@ -111,22 +111,42 @@ def losses_of(job: JobDir, job_id: str | None, api: RayApi) -> tuple[tuple[str, 
     if lost:
         how = {node: "did not answer any more" if alive else "had been given up by Ray" for node, alive in lost.items()}
         return tuple(sorted(lost)), f", when {' and '.join(f'{node} {how[node]}' for node in sorted(lost))}"
-    deaths = [(actor, actor.get("death_cause") or {}) for actor in actors] if raylets else []
-    for actor, death in deaths:
-        if (oom := death.get("oom_context")) is not None:
+    if not raylets:
+        return (), ""
+    # The peers of an actor that was killed abort, so a kill by Ray's memory monitor comes first.
+    return (), _explain_oom(actors, raylets) or _explain_deaths(job, actors, raylets)
+
+
+def _explain_oom(actors: Sequence[Mapping[str, Any]], raylets: Mapping[str, Node]) -> str:
+    """Which actor Ray's memory monitor killed; empty if none."""
+    for actor in actors:
+        oom = _death_of(actor).get("oom_context")
+        if oom is not None:
             node = raylets[actor["node_id"]].name if actor["node_id"] in raylets else "a node"
-            who = f"{str(actor['class_name']).rpartition('.')[2]} on {node}"
-            return (), f", after Ray's memory monitor killed its {who}{failure.memory(oom.get('error_message'))}"
-    for actor, death in deaths:  # the peers of one that was killed abort
-        died = death.get("actor_died_error_context") or {}
-        # Not one that ended with the trainer, was ended by it, or failed itself.
+            memory = failure.memory(oom.get("error_message"))
+            return f", after Ray's memory monitor killed its {_class_of(actor)} on {node}{memory}"
+    return ""
+
+
+def _explain_deaths(job: JobDir, actors: Sequence[Mapping[str, Any]], raylets: Mapping[str, Node]) -> str:
+    """Which actor crashed or was killed; empty if none, or if it ended with the trainer, was ended by it, or failed itself."""
+    for actor in actors:
+        died = _death_of(actor).get("actor_died_error_context") or {}
         if died.get("reason") == "WORKER_DIED" and "Worker exit type: SYSTEM_ERROR" in str(died.get("error_message")):
-            return (), _explain_crash(job, actor, raylets.get(actor["node_id"]))
-    return (), ""
+            return _explain_crash(job, actor, raylets.get(actor["node_id"]))
+    return ""
+
+
+def _death_of(actor: Mapping[str, Any]) -> Mapping[str, Any]:
+    return actor.get("death_cause") or {}
+
+
+def _class_of(actor: Mapping[str, Any]) -> str:
+    return str(actor["class_name"]).rpartition(".")[2]
 
 
 def _explain_crash(job: JobDir, actor: Mapping[str, Any], raylet: Node | None) -> str:
-    process = f"{str(actor['class_name']).rpartition('.')[2]} (process {actor.get('pid')})"
+    process = f"{_class_of(actor)} (process {actor.get('pid')})"
     node, counted, gcs = raylet.name if raylet else "a node", None, os.environ.get("RAY_ADDRESS", "")
     if raylet is not None and raylet.address == nodes.own_address():
         counted = node_memory.counters()

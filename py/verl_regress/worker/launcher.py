@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -102,56 +103,24 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> int:
     """From waiting in the queue to the record of the end."""
-    waits_for, trainer = "a slot", None
     try:
-        with _stoppable():
-            _await_turn(job, plan, tee)
-            waits_for = "the proof of its code"
-            check_paths(plan)
-            check_code(job, plan)
-            check_inputs(job, plan)
-        trainer = _Trainer(plan["argv"], job)
-        with _stoppable():
-            imported = trainer.prove_code(Path(plan["code_path"]), plan["code_id"], tee)
-    except (RegressError, OSError, _Stopped) as error:
-        if trainer is not None:
-            trainer.kill(tee)
-        if not isinstance(error, _Stopped):
-            return _fail(job, plan, tee, error)
-        reason = f"stopped while it waited for {waits_for}"
-        job.write_state("ended", {"exit_code": -error.args[0], "reason": reason, "told_to_stop": True})
-        return 128 + int(error.args[0])
+        trainer, imported = _start(job, plan, tee)
+    except _Stopped as stopped:
+        reason = f"stopped while it waited for {stopped.waited_for}"
+        job.write_state("ended", {"exit_code": -stopped.number, "reason": reason, "told_to_stop": True})
+        return 128 + stopped.number
+    except (RegressError, OSError) as error:
+        return _fail(job, plan, tee, error)
     here = {"node": nodes.own_name(), "node_ip": nodes.own_address(), "hostname": socket.gethostname()}
     job.write_state("started", {**here, "pid": os.getpid(), **imported})
     threading.Thread(target=debug.attempt, args=(job, plan["address"], "running"), daemon=True).start()
-    code, told_to_stop, lost_nodes = _train(trainer, job, tee)
+    end = _train(trainer, job, tee)
     tee.end()
-    reason, is_trainers = f"the trainer {failure.ending(code)}", code != 0 and not lost_nodes
-    if lost_nodes:
-        reason = f"the trainer waited for {' and '.join(lost_nodes)}, which Ray had given up, and was ended"
-        tee.line(f"verl-regress: {reason}")
-    elif code == -signal.SIGKILL and not told_to_stop:
-        reason += aftermath.explain_sigkill(job, trainer.process.pid)
-    if code == 0 and not told_to_stop:
-        try:
-            loaded_code.check(job, plan, trainer.process.pid)
-            need_trained(job, plan)
-        except (RegressError, OSError) as error:
-            tee.line(f"verl-regress: {error}")
-            code, reason = 1, str(error)
-    cause = failure.root_cause(job, plan, code) if is_trainers and not told_to_stop else None
-    ended: dict[str, Any] = {"exit_code": code, "reason": reason, "told_to_stop": told_to_stop, "cause": cause}
-    if lost_nodes:
-        ended["lost_nodes"] = lost_nodes
-    elif code != 0:
-        ended |= aftermath.explain_failure(job, plan, reason, told_to_stop=told_to_stop)
-        if cause is not None and ended["reason"] == reason:
-            ended["reason"] = f"{reason}: {failure.sentence(cause)}"
-        elif cause is not None:  # an outside cause says more than the trainer's own words
-            ended["cause"] = {**cause, "hint": hints.find("", ended["reason"])}
+    ended = _ended(end, job, plan, tee)
     job.write_state("ended", ended)
     # Ray reports the job's end when this process exits: whoever sees that must find the bundle.
-    is_failed = code != 0 and not told_to_stop
+    code = int(ended["exit_code"])
+    is_failed = code != 0 and not end.told_to_stop
     debug.attempt(job, plan["address"], "failed" if is_failed else "ended", logs=is_failed)
     return code if code >= 0 else 128 - code
 
@@ -165,17 +134,21 @@ def _fail(job: JobDir, plan: Mapping[str, Any], tee: Tee, error: RegressError | 
 
 
 class _Stopped(BaseException):
-    """This signal came before there was a trainer to forward it to."""
+    """A signal came before there was a trainer to forward it to, while the job waited for something."""
+
+    def __init__(self, number: int, waited_for: str) -> None:
+        super().__init__(number, waited_for)
+        self.number, self.waited_for = number, waited_for
 
 
 @contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
+def _stoppable(waits_for: str) -> Iterator[None]:
     """In this block a signal that asks us to stop raises _Stopped, once; outside, none ends the launcher before its end is recorded."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         for each in _STOPPING:
             signal.signal(each, signal.SIG_IGN)  # the end is being recorded
-        raise _Stopped(number)
+        raise _Stopped(number, waits_for)
 
     for number in _STOPPING:
         signal.signal(number, stop)
@@ -246,9 +219,14 @@ def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
     if (record := job.read_config("code.json")) is None:
         raise RegressError(f"{job.config}/code.json was removed after the job was submitted: submit it again.")
     snapshot.need_whole(
-        Path(plan["code_path"]), record, f"The snapshot {plan['code_id']}", since="the job was submitted",
-        then=", and submit the job again", trusted=plan.get("trusted_uids"), error=RegressError,
-    )  # fmt: skip
+        Path(plan["code_path"]),
+        record,
+        f"The snapshot {plan['code_id']}",
+        since="the job was submitted",
+        then=", and submit the job again",
+        trusted=plan.get("trusted_uids"),
+        error=RegressError,
+    )
 
 
 def need_trained(job: JobDir, plan: Mapping[str, Any]) -> None:
@@ -281,9 +259,16 @@ class _Trainer:
         environ = {**os.environ, "VERL_REGRESS_PROOF": str(theirs.fileno())}
         with theirs:
             self.process = subprocess.Popen(
-                command, cwd=job.path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()], start_new_session=True, preexec_fn=_prepare_child,
-            )  # fmt: skip
+                command,
+                cwd=job.path,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                preexec_fn=_prepare_child,
+            )
         assert self.process.stdout is not None
         self.output = self.process.stdout.fileno()
 
@@ -334,11 +319,38 @@ class _Trainer:
             pass
 
 
-def _train(trainer: _Trainer, job: JobDir, tee: Tee) -> tuple[int, bool, tuple[str, ...]]:
-    """Let verl train, to its end; signals are forwarded to its whole process group.
+def _start(job: JobDir, plan: Mapping[str, Any], tee: Tee) -> tuple[_Trainer, dict[str, str]]:
+    """The trainer, when the job has a slot and its code is proved, and where it has imported that from.
 
-    Returns how it ended (a negative number is the signal), whether it got a signal to stop, and for which nodes it waited if that ended it.
+    Raises RegressError, OSError, or _Stopped.
     """
+    with _stoppable("a slot"):
+        _await_turn(job, plan, tee)
+    with _stoppable("the proof of its code"):
+        check_paths(plan)
+        check_code(job, plan)
+        check_inputs(job, plan)
+    trainer = _Trainer(plan["argv"], job)
+    try:
+        with _stoppable("the proof of its code"):
+            return trainer, trainer.prove_code(Path(plan["code_path"]), plan["code_id"], tee)
+    except (RegressError, OSError, _Stopped):
+        trainer.kill(tee)
+        raise
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a trainer ended."""
+
+    pid: int
+    code: int  # negative: the signal
+    told_to_stop: bool  # by a signal to the launcher
+    lost_nodes: tuple[str, ...]  # for which it waited, and was ended
+
+
+def _train(trainer: _Trainer, job: JobDir, tee: Tee) -> _End:
+    """Let verl train, to its end; signals are forwarded to its whole process group."""
     child, told_to_stop = trainer.process, False
 
     def forward(number: int, _frame: FrameType | None) -> None:
@@ -359,7 +371,52 @@ def _train(trainer: _Trainer, job: JobDir, tee: Tee) -> tuple[int, bool, tuple[s
     code = child.wait()
     watch.stop()
     trainer.drain(tee)
-    return code, told_to_stop, watch.lost if code != 0 else ()
+    return _End(child.pid, code, told_to_stop, watch.lost if code != 0 else ())
+
+
+def _ended(end: _End, job: JobDir, plan: Mapping[str, Any], tee: Tee) -> dict[str, Any]:
+    """What `state/ended` records of a trainer's end."""
+    problem = _problem_of(end, job, plan)
+    if problem is not None:
+        tee.line(f"verl-regress: {problem}")
+    code = 1 if problem is not None and end.code == 0 else end.code
+    reason = problem or f"the trainer {failure.ending(code)}"
+    ended = {"exit_code": code, "reason": reason, "told_to_stop": end.told_to_stop, "cause": None}
+    if end.lost_nodes:
+        return {**ended, "lost_nodes": end.lost_nodes}
+    if code == 0:
+        return ended
+    if problem is None and not end.told_to_stop:
+        return {**ended, **_why_failed(end, job, plan)}
+    return {**ended, **aftermath.explain_failure(job, plan, reason, told_to_stop=end.told_to_stop)}
+
+
+def _problem_of(end: _End, job: JobDir, plan: Mapping[str, Any]) -> str | None:
+    """What the launcher itself finds wrong: the trainer waited for lost nodes, or ended well with other code or without training."""
+    if end.lost_nodes:
+        return f"the trainer waited for {' and '.join(end.lost_nodes)}, which Ray had given up, and was ended"
+    if end.code != 0 or end.told_to_stop:
+        return None
+    try:
+        loaded_code.check(job, plan, end.pid)
+        need_trained(job, plan)
+    except (RegressError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _why_failed(end: _End, job: JobDir, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What is recorded of a trainer that failed and was not stopped: the reason, the exception behind it, and what was lost outside it."""
+    reason = f"the trainer {failure.ending(end.code)}"
+    if end.code == -signal.SIGKILL:
+        reason += aftermath.explain_sigkill(job, end.pid)
+    cause = failure.root_cause(job, plan, end.code)
+    found = {"reason": reason, "cause": cause, **aftermath.explain_failure(job, plan, reason, told_to_stop=False)}
+    if cause is not None and found["reason"] == reason:
+        found["reason"] = f"{reason}: {failure.sentence(cause)}"
+    elif cause is not None:  # an outside cause says more than the trainer's own words
+        found["cause"] = {**cause, "hint": hints.find("", found["reason"])}
+    return found
 
 
 def _prepare_child() -> None:

@@ -2,11 +2,12 @@
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +25,14 @@ def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
 
     `driver_pid` is the trainer's process on this node. Raises RegressError if a process loaded something else, or did not report.
     """
-    code_path, here, gcs = Path(plan["code_path"]), node_name(), os.environ.get("RAY_ADDRESS", "")
+    code_path = Path(plan["code_path"])
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(job.reports.glob("identity-*.json"))]
-    driver = next((report for report in reports if (report["node"], report["pid"]) == (here, driver_pid)), None)
-    if driver is None or driver["job_id"] is None:
-        raise RegressError(
-            f"identity: the driver (process {driver_pid} on {here}) reported no verl and no Ray job, so there is no proof of which code "
-            "this job ran."
-        )
-    # An actor that never got a process loaded nothing.
-    actors = [actor for actor in _actors(gcs, driver["job_id"]) if actor["Pid"]]
-    modules = [each for report in reports for each in report["modules"].values() if _is_of(code_path, each["file"])]
-    files = {str(Path(each["file"]).relative_to(code_path)): each["sha256"] for each in modules}
-    reported = {report["actor_id"] for report in reports}
+    actors = _actors(os.environ.get("RAY_ADDRESS", ""), _ray_job_of(reports, driver_pid))
+    files = _loaded_files(reports, code_path)
     problems = [
         *_snapshot_problems(job, plan),
-        *(problem for report in reports for problem in _report_problems(report, code_path)),
-        *(
-            f"Ray's actor {actor['ActorClassName']} {actor['ActorID']} (process {actor['Pid']}) reported nothing"
-            for actor in actors
-            if actor["ActorID"] not in reported
-        ),
+        *itertools.chain.from_iterable(_report_problems(report, code_path) for report in reports),
+        *_silent_actors(actors, reports),
     ]
     job.write_state(
         "identity",
@@ -66,11 +54,31 @@ def check(job: JobDir, plan: Mapping[str, Any], driver_pid: int) -> None:
         raise RegressError(f"identity: {problems[0]}{more}: see state/identity of the job.")
 
 
+def _ray_job_of(reports: Iterable[Mapping[str, Any]], driver_pid: int) -> str:
+    """Ray's id of the job, as the driver on this node reported it. Raises RegressError if it did not."""
+    here = node_name()
+    driver = next((report for report in reports if (report["node"], report["pid"]) == (here, driver_pid)), None)
+    if driver is None or driver["job_id"] is None:
+        raise RegressError(
+            f"identity: the driver (process {driver_pid} on {here}) reported no verl and no Ray job, so there is no proof of which code "
+            "this job ran."
+        )
+    return str(driver["job_id"])
+
+
+def _loaded_files(reports: Iterable[Mapping[str, Any]], code_path: Path) -> dict[str, str | None]:
+    """The hash of each file of the snapshot that a process loaded, by its path there."""
+    modules = [each for report in reports for each in report["modules"].values() if _is_of(code_path, each["file"])]
+    return {str(Path(each["file"]).relative_to(code_path)): each["sha256"] for each in modules}
+
+
 def _actors(gcs: str, job_id: str) -> list[dict[str, Any]]:
+    """The job's actors that got a process; the others loaded nothing. Raises RegressError."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
-            return ray_internals.actors_from_gcs(gcs, job_id, timeout=_PATIENCE)
+            actors = ray_internals.actors_from_gcs(gcs, job_id, timeout=_PATIENCE)
+            return [actor for actor in actors if actor["Pid"]]
         except RegressError as error:
             if time.monotonic() > end:
                 unproved = "so there is no proof that all of them ran the requested code"
@@ -89,6 +97,14 @@ def _snapshot_problems(job: JobDir, plan: Mapping[str, Any]) -> Iterator[str]:
         return
     if record["tree_sha256"] != asked:
         yield f"the snapshot {plan['code_path']} was replaced after the job was submitted"
+
+
+def _silent_actors(actors: Iterable[Mapping[str, Any]], reports: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Ray knows every actor of the job: one without a report may have loaded anything."""
+    reported = {report["actor_id"] for report in reports}
+    for actor in actors:
+        if actor["ActorID"] not in reported:
+            yield f"Ray's actor {actor['ActorClassName']} {actor['ActorID']} (process {actor['Pid']}) reported nothing"
 
 
 def _report_problems(report: Mapping[str, Any], code_path: Path) -> Iterator[str]:
