@@ -8,11 +8,9 @@ _ALLOCATION_LIST=''                # the hosts as Slurm writes them, such as gpu
 # Names of the environment variables that a command on a host gets from here. Nothing else of ours goes there, no secret above all.
 readonly ALLOCATION_EXPORT=PATH,HOME,USER,LOGNAME,TZ,LD_LIBRARY_PATH
 
-# allocation::set_knobs KNOB: several jobs may share a host and a home, so their clusters have names and GCS ports of their own. KNOB
-# is what asks for an allocation.
+# allocation::set_knobs KNOB: what follows from the allocation that KNOB asks for.
 allocation::set_knobs() {
-  local tool knob
-  local -A value=()
+  local tool
   [[ ${SLURM_JOB_ID-} =~ ^[1-9][0-9]{0,9}$ ]] ||
     cli::die 2 "$1=${!1} (from ${ENV_ORIGIN[$1]}) is for a Slurm allocation, and there is none here (SLURM_JOB_ID='$(cli::shown "${SLURM_JOB_ID-}")'): run 'salloc --nodes=3' first and this in its shell, or let 'make slurm' submit a batch job."
   [[ ${SLURM_HET_SIZE-} =~ ^1?$ ]] ||
@@ -21,8 +19,15 @@ allocation::set_knobs() {
     command -v "$tool" >/dev/null ||
       cli::die 1 "'${tool}' is not on PATH, and $1=${!1} (from ${ENV_ORIGIN[$1]}) needs it: run this where Slurm's commands are, or load their module."
   done
-  # The port is above those of Ray's workers (10002 to 19999), below the kernel's (32768 and above).
-  value=([CLUSTER_NAME]="slurm-${SLURM_JOB_ID}" [GCS_PORT]=$((20000 + 10#$SLURM_JOB_ID % 12000)))
+  allocation::set_own GCS_PORT
+}
+
+# allocation::set_own PORT: several Slurm jobs may share a host, a home and a checkout, so their clusters have names of their own, and the
+# knob PORT has a port of its own, unless the user chose one. It is above those of Ray's workers (10002 to 19999), below the kernel's (32768
+# and above). A task of an array is a job with an id of its own.
+allocation::set_own() {
+  local knob
+  local -A value=([CLUSTER_NAME]="slurm-${SLURM_JOB_ID}" [$1]=$((20000 + 10#$SLURM_JOB_ID % 12000)))
   for knob in "${!value[@]}"; do
     ! env::is_given "$knob" || continue
     declare -g "$knob=${value[$knob]}"

@@ -1,8 +1,14 @@
 # transport/container: nodes are containers named ${CLUSTER_NAME}-<node>; works with every engine that has docker's commands.
 # shellcheck shell=bash
 
-# transport::set_knobs: the knobs that follow from an allocation.
-transport::set_knobs() { ! hosts::are_allocated || allocation::set_knobs HOSTS_FILE; }
+# transport::set_knobs: the knobs that follow from an allocation. The tasks of an array may run the same commands at once on this host.
+transport::set_knobs() {
+  if hosts::are_allocated; then
+    allocation::set_knobs HOSTS_FILE
+  elif ! hosts::are_several && [[ -n ${SLURM_ARRAY_TASK_ID-} && ${SLURM_JOB_ID-} =~ ^[1-9][0-9]{0,9}$ ]]; then
+    allocation::set_own DASHBOARD_PORT
+  fi
+}
 
 # transport::load: lists all containers once for the whole script: which of them run, since when, at what address, and who owns
 # them. It may be called again.

@@ -58,6 +58,13 @@ in_slurm() { sandbox::verb TRANSPORT=srun SLURM_JOB_ID=3012 "$@"; }
   stub squeue 'case $* in *--jobs=3010_2\ *) cat "${BOX}/job" ;; *) cat "${BOX}/job" "${BOX}/job" ;; esac'
   in_slurm SLURM_ARRAY_JOB_ID=3010 SLURM_ARRAY_TASK_ID=2 bash -c 'echo "$CLUSTER_NAME $GCS_PORT $WORKERS"'
   assert_line 'slurm-3012 23012 2'
+  # Containers on this host: only tasks get clusters of their own.
+  sandbox::verb SLURM_JOB_ID=3012 SLURM_ARRAY_TASK_ID=2 bash -c 'echo "$CLUSTER_NAME $DASHBOARD_PORT $GCS_PORT"'
+  assert_line 'slurm-3012 23012 6379'
+  sandbox::verb SLURM_JOB_ID=3012 SLURM_ARRAY_TASK_ID=2 CLUSTER_NAME=mine bash -c 'echo "$CLUSTER_NAME $DASHBOARD_PORT"'
+  assert_line 'mine 23012'
+  sandbox::verb SLURM_JOB_ID=3012 bash -c 'echo "$CLUSTER_NAME $DASHBOARD_PORT"'
+  assert_line 'mvp11 8265'
   in_slurm SLURM_HET_SIZE=2 node::list
   assert_error 2 "The Slurm job 3012 is heterogeneous (SLURM_HET_SIZE='2'), and its parts are jobs of their own with unequal hosts: allocate all hosts as one part, as with 'salloc --nodes=3'."
 }
