@@ -147,20 +147,11 @@ def recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | No
 
 
 def _recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[str]]:
-    records: list[dict[str, Any]] = []
-    for file in sorted(job.reports.glob("exceptions-*.json")):
-        with contextlib.suppress(KeyError, Unreadable):
-            records += (read_json(file) or {})["exceptions"]
-    records.sort(key=lambda one: float(one["time"]))
+    records = _records(job)
     driver = next((one for one in reversed(records) if one["is_driver"]), None)
     if driver is None:
         return None, []
-    chosen, earlier = driver, [one for one in records if one["time"] > driver["time"] - _BEFORE and one is not driver]
-    # The same exception came through Ray from another process, maybe through several: the first has where it was raised.
-    through_ray = next((_in_one_line(one) for one in driver["chain"] if one["came_from_ray"]), None)
-    if through_ray is not None:  # an exception without a message has the code that raised it there
-        chosen = next((one for one in earlier if _in_one_line(one["chain"][-1]).startswith(through_ray)), chosen)
-    chosen = next((one for one in (chosen, *earlier) if not _SYMPTOM.search(_in_one_line(one["chain"][-1]))), chosen)
+    chosen = _first_to_fail(driver, records)
     chain = chosen["chain"]
     at, also = _root(chain)
     nearest = [*chain[at:], *reversed(chain[:at]), *driver["chain"]]
@@ -170,6 +161,36 @@ def _recorded(job: JobDir, roots: Mapping[str, str]) -> tuple[dict[str, Any] | N
         return {**inner, "where": where}, chosen["lines"]
     message = _ACTOR.sub(r" (\1)", _one_line(chain[at]["message"]))
     return _cause(chain[at]["type"], message, where, also), chosen["lines"]
+
+
+def _records(job: JobDir) -> list[dict[str, Any]]:
+    """The exceptions that the processes of a job recorded, the earliest first; none of a file that cannot be read."""
+    records: list[dict[str, Any]] = []
+    for file in sorted(job.reports.glob("exceptions-*.json")):
+        with contextlib.suppress(KeyError, Unreadable):
+            records += (read_json(file) or {})["exceptions"]
+    return sorted(records, key=lambda one: float(one["time"]))
+
+
+def _first_to_fail(driver: dict[str, Any], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The record of the process whose failure made the others fail; the driver's own if none tells more."""
+    others = [one for one in records if one["time"] > driver["time"] - _BEFORE and one is not driver]
+    chosen = _sent_through_ray(driver, others) or driver
+    return next((one for one in (chosen, *others) if not _SYMPTOM.search(_raised_last(one))), chosen)
+
+
+def _sent_through_ray(driver: Mapping[str, Any], others: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Of the processes through which the driver's exception came, the first, which has where it was raised; None if none is recorded."""
+    received = next((_in_one_line(one) for one in driver["chain"] if one["came_from_ray"]), None)
+    if received is None:
+        return None
+    # An exception without a message has the code that raised it there.
+    return next((one for one in others if _raised_last(one).startswith(received)), None)
+
+
+def _raised_last(record: Mapping[str, Any]) -> str:
+    """The exception with which a process failed, in one line."""
+    return _in_one_line(record["chain"][-1])
 
 
 def _cause(

@@ -52,15 +52,7 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
     sessions and searches; `<id>.aN` is that attempt. Raises BadInput and Unreadable.
     """
     if asked == "latest":
-        for job in newest(root):
-            session = _OF_SESSION.search(job.submission_id)
-            if session is not None and (root.sessions / session[1]).is_dir():
-                continue
-            if caller is None or _belongs_to(caller, job):
-                return job
-        raise BadInput(
-            f"JOB=latest but no job under {root.jobs} is yours and outside a session: name one that 'make jobs' lists, or submit one."
-        )
+        return _latest(root, caller)
     named = ids.ATTEMPT.fullmatch(asked)
     name = named["submission_id"] if named else asked
     job = JobDir(_directory_of(root, name, asked))
@@ -75,6 +67,18 @@ def find(root: SharedRoot, asked: str, caller: Owner | None = None) -> JobDir:
             f"JOB={asked} is not an attempt of {job.submission_id}: it has {len(attempts)}, the first is .a1."
         )
     return found
+
+
+def _latest(root: SharedRoot, caller: Owner | None) -> JobDir:
+    """The latest job of `caller` (None: of all users) outside sessions and searches. Raises BadInput."""
+    for job in newest(root):
+        session = _OF_SESSION.search(job.submission_id)
+        is_of_session = session is not None and (root.sessions / session[1]).is_dir()
+        if not is_of_session and (caller is None or _belongs_to(caller, job)):
+            return job
+    raise BadInput(
+        f"JOB=latest but no job under {root.jobs} is yours and outside a session: name one that 'make jobs' lists, or submit one."
+    )
 
 
 def _directory_of(root: SharedRoot, name: str, asked: str) -> Path:

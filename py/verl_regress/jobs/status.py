@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from verl_regress.base import lock
@@ -51,8 +51,16 @@ Known = Mapping[str, Mapping[str, Any]] | None  # what Ray says of each of its j
 _LOCK_SECONDS = 30.0  # no other process takes this lock, except for a moment to see whether it is held
 _REASON_SHOWN = 100  # characters in a table
 _OBSERVED = (
-    "status", "message", "error_type", "driver_exit_code", "driver_info", "driver_node_id", "start_time", "end_time", "metadata",
-)  # fmt: skip
+    "status",
+    "message",
+    "error_type",
+    "driver_exit_code",
+    "driver_info",
+    "driver_node_id",
+    "start_time",
+    "end_time",
+    "metadata",
+)
 
 
 @dataclass(frozen=True)
@@ -157,42 +165,67 @@ def status_of(job: JobDir, ray: Mapping[str, Any] | None, *, reachable: bool = T
     """The status of a job. `ray` is Ray's details of it, None if Ray does not know it (or is not `reachable`)."""
     submitted, ended = job.read_state("submitted"), job.read_state("ended")
     observed = job.read_state("observed") or {}
-    driver_ip = _driver_ip(ray) or _driver_ip(observed)
     ray_status = (ray or {}).get("status")
-
+    # To Ray, a job that was stopped while PENDING stays FAILED (2.60); our own record says that it was stopped.
+    is_final = observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED")
+    details = observed if is_final else ray
     if ended is not None and ray_status == "RUNNING":
         # Stopped by Ray or ended by itself? The launcher cannot know; Ray reports it a moment later.
-        return Judgement(Status.RUNNING, f"{ended['reason']}, Ray is about to say how", driver_ip)
-    if ended is not None and ray_status != "STOPPED" and observed.get("status") != "STOPPED":
-        if ended.get("told_to_stop") and ray is None:
-            # Ray cannot say whether a user stopped it or its node went down.
-            status = Status.LOST if reachable else Status.UNKNOWN
-            why = failure.FORGOTTEN if reachable else "there is no word from Ray who ended it"
-            return Judgement(status, f"{ended['reason']}, and {why}", driver_ip)
-        # A failure because a node or the head went away says nothing about the code.
-        failed = Status.LOST if ended.get("head_gone") or ended.get("lost_nodes") else Status.FAILED
-        status = failed if ended["exit_code"] else Status.SUCCEEDED
-        return Judgement(status, str(ended["reason"]), driver_ip, ended.get("cause"))
-    # To Ray, a job that was stopped while PENDING stays FAILED (2.60); our own record says that it was stopped.
-    if observed.get("status") == "STOPPED" or (ray is None and observed.get("status") == "FAILED"):
-        ray, ray_status = observed, observed["status"]
-    queued = job.read_state("queued") if ray_status in (None, "PENDING", "RUNNING") else None
-    if queued is not None and not (job.state / "turn").exists() and launcher_of(job) is Launcher.ALIVE:
-        return Judgement(Status.QUEUED, str(queued["reason"]), driver_ip)
-    if ray is not None:
-        return _from_ray(str(ray_status), ray, job, driver_ip)
+        judged = Judgement(Status.RUNNING, f"{ended['reason']}, Ray is about to say how")
+    elif ended is not None and "STOPPED" not in (ray_status, observed.get("status")):
+        judged = _from_launcher(ended, is_forgotten=ray is None, reachable=reachable)
+    elif (queued := _in_queue(job, details)) is not None:
+        judged = queued
+    elif details is not None:
+        judged = _from_ray(details, job)
+    else:
+        judged = _unknown_to_ray(job, submitted, was_seen=bool(observed), reachable=reachable)
+    return replace(judged, driver_ip=_driver_ip(ray) or _driver_ip(observed))
+
+
+def _from_launcher(ended: Mapping[str, Any], *, is_forgotten: bool, reachable: bool) -> Judgement:
+    """What the launcher recorded as the end; `is_forgotten` says that Ray does not know the job, or is not `reachable`."""
+    if ended.get("told_to_stop") and is_forgotten:
+        # Ray cannot say whether a user stopped it or its node went down.
+        status = Status.LOST if reachable else Status.UNKNOWN
+        why = failure.FORGOTTEN if reachable else "there is no word from Ray who ended it"
+        return Judgement(status, f"{ended['reason']}, and {why}")
+    # A failure because a node or the head went away says nothing about the code.
+    failed = Status.LOST if ended.get("head_gone") or ended.get("lost_nodes") else Status.FAILED
+    status = failed if ended["exit_code"] else Status.SUCCEEDED
+    return Judgement(status, str(ended["reason"]), cause=ended.get("cause"))
+
+
+def _in_queue(job: JobDir, ray: Mapping[str, Any] | None) -> Judgement | None:
+    """A job that waits in the queue, with the position that its living launcher recorded; None for any other."""
+    is_unfinished = (ray or {}).get("status") in (None, "PENDING", "RUNNING")
+    queued = job.read_state("queued") if is_unfinished else None
+    if queued is None or (job.state / "turn").exists() or launcher_of(job) is not Launcher.ALIVE:
+        return None
+    return Judgement(Status.QUEUED, str(queued["reason"]))
+
+
+def _unknown_to_ray(job: JobDir, submitted: Mapping[str, Any] | None, *, was_seen: bool, reachable: bool) -> Judgement:
+    """A job that recorded no end, of which Ray says nothing; `was_seen` says that it once did."""
     # If the submitter died before it could record Ray's answer, an observation still proves that Ray had the job.
-    if not observed and job.read_state("started") is None:
-        if submitted is None:
-            with contextlib.suppress(OSError):  # no such file (yet), or no locks on the file system
-                if lock.is_held(job.submitting):
-                    return Judgement(Status.SUBMITTING, "the submitter is at work")
-            return Judgement(Status.NOT_SUBMITTED, "the submitter has not reached Ray, or ended before it did")
-        if not submitted["accepted"]:
-            return Judgement(Status.NOT_SUBMITTED, f"never submitted: {submitted.get('error')}")
+    if not was_seen and job.read_state("started") is None:
+        never_there = _not_in_ray(job, submitted)
+        if never_there is not None:
+            return never_there
     if not reachable:
-        return Judgement(Status.UNKNOWN, "the job recorded no end, and there is no word from Ray", driver_ip)
-    return Judgement(Status.LOST, f"the job recorded no end, and {failure.FORGOTTEN}", driver_ip)
+        return Judgement(Status.UNKNOWN, "the job recorded no end, and there is no word from Ray")
+    return Judgement(Status.LOST, f"the job recorded no end, and {failure.FORGOTTEN}")
+
+
+def _not_in_ray(job: JobDir, submitted: Mapping[str, Any] | None) -> Judgement | None:
+    """A job that Ray does not have yet, or refused; None if `submitted` says that Ray accepted it."""
+    if submitted is not None:
+        refusal = f"never submitted: {submitted.get('error')}"
+        return None if submitted["accepted"] else Judgement(Status.NOT_SUBMITTED, refusal)
+    with contextlib.suppress(OSError):  # no such file (yet), or no locks on the file system
+        if lock.is_held(job.submitting):
+            return Judgement(Status.SUBMITTING, "the submitter is at work")
+    return Judgement(Status.NOT_SUBMITTED, "the submitter has not reached Ray, or ended before it did")
 
 
 def status_in_list(job: JobDir, known: Known) -> Judgement:
@@ -218,10 +251,11 @@ def submission_of(job: JobDir) -> contextlib.AbstractContextManager[None]:
     return lock.held(job.submitting, f"the submission of {job.ray_id}", _LOCK_SECONDS)
 
 
-def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str | None) -> Judgement:
+def _from_ray(ray: Mapping[str, Any], job: JobDir) -> Judgement:
+    status = str(ray.get("status"))
     message = str(ray.get("message") or "").strip().splitlines() or [""]
     if status == "RUNNING":
-        return Judgement(Status.RUNNING, message[-1], driver_ip, debugged=breakpoint_of(job))
+        return Judgement(Status.RUNNING, message[-1], debugged=breakpoint_of(job))
     started = job.read_state("started")
     has_begun = (
         started is not None
@@ -229,10 +263,10 @@ def _from_ray(status: str, ray: Mapping[str, Any], job: JobDir, driver_ip: str |
         or ray.get("error_type") in failure.SUPERVISOR_GONE
     )
     if status in ("PENDING", "STOPPED") or (status == "FAILED" and not has_begun):
-        return Judgement(Status(status), message[-1], driver_ip)
+        return Judgement(Status(status), message[-1])
     # A launcher that lives to see the end records it: without that record, it or its node is gone.
     node = (started or {}).get("node") or (started or {}).get("node_ip")
-    return Judgement(Status.LOST, failure.loss_of(ray, node), driver_ip)
+    return Judgement(Status.LOST, failure.loss_of(ray, node))
 
 
 def breakpoints_of(job: JobDir) -> list[Breakpoint]:
