@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from verl_regress.base import files, say
 from verl_regress.base.errors import RegressError, Unreadable, printable
@@ -50,71 +50,108 @@ def add_live_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a line per job; only the jobs that are printed are read."""
-    known, _, problem, total, rows = _read(args)
+    ray = _ask_ray(args)
+    total, rows = _read_jobs(args, ray.jobs)
     if args.knobs.is_on("JSON"):
-        print(json.dumps({"jobs_total": total, "ray_answers": known is not None, "jobs": rows}, indent=2))
+        print(json.dumps({"jobs_total": total, "ray_answers": ray.jobs is not None, "jobs": rows}, indent=2))
         return 0
-    if problem:
-        say.info(problem)
-    cells = [
-        (
-            row["submission_id"], row["workload"] or "?", row["code_id"] or "?", row["shown"], str(row["attempts"]),
-            "-" if row["steps"] is None else str(row["steps"]),
-            "?" if row["made"] is None else row["made"].removesuffix("+00:00") + "Z", row["why"],
-        )
-        for row in rows
-    ]  # fmt: skip
+    if ray.problem:
+        say.info(ray.problem)
     heading = ("JOB", "WORKLOAD", "CODE", "STATUS", "ATTEMPTS", "STEPS", "MADE", "WHY")
-    print(say.shown("\n".join(_job_table([heading, *cells], total))))
+    print(say.shown("\n".join(_job_table([heading, *map(_cells, rows)], total))))
     return 0
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A job's line in `make jobs`."""
+    return (
+        row["submission_id"],
+        row["workload"] or "?",
+        row["code_id"] or "?",
+        row["shown"],
+        str(row["attempts"]),
+        "-" if row["steps"] is None else str(row["steps"]),
+        "?" if row["made"] is None else row["made"].removesuffix("+00:00") + "Z",
+        row["why"],
+    )
 
 
 def run_status(args: argparse.Namespace) -> int:
     """Print the cluster and its jobs; if Ray does not answer, it says so and prints the rest."""
-    _, listed, problem, total, rows = _read(args)
-    alive = {node.name for node in listed if node.alive}
-    counted = [node for node in listed if node.alive or node.name not in alive]  # not a dead one that is back
-    there: list[dict[str, Any]] = [
-        {"name": node.name, "address": node.address, "state": "ALIVE" if node.alive else "DEAD", "resources": node.resources}
-        for node in sorted(counted, key=lambda node: (not node.is_head, node.name))
-    ]  # fmt: skip
-    names = {node.address: node.name for node in listed}
+    ray = _ask_ray(args)
+    total, rows = _read_jobs(args, ray.jobs)
+    names = {node.address: node.name for node in ray.nodes}
     for row in rows:
         row["driver_node"] = names.get(row["driver_ip"] or "")
+    there, cluster = _current(ray.nodes), args.knobs["CLUSTER_NAME"]
     if args.knobs.is_on("JSON"):
-        facts = {"profile": args.profile, "cluster": args.knobs["CLUSTER_NAME"], "ray_problem": problem, "nodes": there}
+        listed = [
+            {"name": each.name, "address": each.address, "state": _state(each), "resources": each.resources}
+            for each in there
+        ]
+        facts = {"profile": args.profile, "cluster": cluster, "ray_problem": ray.problem, "nodes": listed}
         print(json.dumps({**facts, "jobs_total": total, "jobs": rows}, indent=2, ensure_ascii=False))
         return 0
-    # Never GPUs and NPUs in one cluster, and the head has neither.
-    kinds = ("CPU", max((nodes.accelerators(node["resources"])[0] for node in there), default="GPU"), "worker_node")
-    node_rows: list[tuple[str, ...]] = [("NODE", "ADDRESS", "STATE", *map(str.upper, kinds))]
-    for node in there:
-        amounts = [f"{node['resources'].get(kind, 0):g}" for kind in kinds]
-        node_rows.append((node["name"], node["address"], node["state"], *amounts))
-    job_rows: list[tuple[str, ...]] = [("JOB", "CODE", "STATUS", "DRIVER", "WHY")]
-    for row in rows:
-        driver = f"{row['driver_node'] or '?'} ({row['driver_ip']})" if row["driver_ip"] else "-"
-        shown = ", ".join(filter(None, (row["shown"], _since_step(row))))
-        job_rows.append((row["ray_id"], row["code_id"] or "?", shown, driver, row["why"]))
-    head = [f"profile {args.profile}, cluster {args.knobs['CLUSTER_NAME']}", "", *([problem, ""] if problem else [])]
-    print(say.shown("\n".join([*head, *table(node_rows), "", *_job_table(job_rows, total)])))
+    head = [f"profile {args.profile}, cluster {cluster}", "", *([ray.problem, ""] if ray.problem else [])]
+    heading = ("JOB", "CODE", "STATUS", "DRIVER", "WHY")
+    jobs = _job_table([heading, *map(_status_cells, rows)], total)
+    print(say.shown("\n".join([*head, *_node_table(there), "", *jobs])))
     return 0
 
 
-def _read(args: argparse.Namespace) -> tuple[Known, list[Node], str | None, int, list[dict[str, Any]]]:
-    """Ray's jobs and nodes (None, no nodes, and why), how many jobs there are, and the rows to show."""
-    known: Known = None
-    listed: list[Node] = []
-    problem: str | None = "Ray was not asked: this is what the jobs' own files say"
-    if not args.no_ray:
-        api = RayApi(nodes.ADDRESS)
-        try:
-            known, listed, problem = api.jobs(), api.nodes(), None
-        except RegressError as error:
-            problem = str(error)
+def _status_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A job's line in `make status`."""
+    driver = f"{row['driver_node'] or '?'} ({row['driver_ip']})" if row["driver_ip"] else "-"
+    shown = ", ".join(filter(None, (row["shown"], _since_step(row))))
+    return row["ray_id"], row["code_id"] or "?", shown, driver, row["why"]
+
+
+def _current(listed: Sequence[Node]) -> list[Node]:
+    """The nodes without a dead one that is back, the head first."""
+    alive = {node.name for node in listed if node.alive}
+    current = [node for node in listed if node.alive or node.name not in alive]
+    return sorted(current, key=lambda node: (not node.is_head, node.name))
+
+
+def _state(node: Node) -> str:
+    return "ALIVE" if node.alive else "DEAD"
+
+
+def _node_table(there: Sequence[Node]) -> list[str]:
+    """The nodes as lines, with their CPUs, accelerators and slots for drivers, under their heading."""
+    # Never GPUs and NPUs in one cluster, and the head has neither.
+    accelerator = max((nodes.accelerators(node.resources)[0] for node in there), default="GPU")
+    kinds = ("CPU", accelerator, "worker_node")
+    rows: list[tuple[str, ...]] = [("NODE", "ADDRESS", "STATE", *map(str.upper, kinds))]
+    for node in there:
+        amounts = [f"{node.resources.get(kind, 0):g}" for kind in kinds]
+        rows.append((node.name, node.address, _state(node), *amounts))
+    return table(rows)
+
+
+class _Ray(NamedTuple):
+    """Ray's jobs and nodes; or None, no nodes, and why Ray does not tell."""
+
+    jobs: Known
+    nodes: Sequence[Node]
+    problem: str | None
+
+
+def _ask_ray(args: argparse.Namespace) -> _Ray:
+    if args.no_ray:
+        return _Ray(None, (), "Ray was not asked: this is what the jobs' own files say")
+    api = RayApi(nodes.ADDRESS)
+    try:
+        return _Ray(api.jobs(), api.nodes(), None)
+    except RegressError as error:
+        return _Ray(None, (), str(error))
+
+
+def _read_jobs(args: argparse.Namespace, known: Known) -> tuple[int, list[dict[str, Any]]]:
+    """How many jobs there are, and the rows to show: those of the latest LIMIT jobs."""
     jobs = find.newest(SharedRoot(args.shared_root))
     cluster, most = args.knobs["CLUSTER_NAME"], args.knobs.number("LIMIT")
-    return known, listed, problem, len(jobs), [_row(job, known, cluster) for job in jobs[:most]]
+    return len(jobs), [_row(job, known, cluster) for job in jobs[:most]]
 
 
 def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
@@ -224,19 +261,24 @@ def run_live(args: argparse.Namespace) -> int:
     known: Known = None
     with contextlib.suppress(RegressError, OSError):  # after its token was removed, Ray does not run either
         known = RayApi(nodes.ADDRESS).jobs()
-    there = {ray_id: each["status"] for ray_id, each in (known or {}).items() if each.get("status") in _IN_RAY}
+    in_ray = {ray_id: each["status"] for ray_id, each in (known or {}).items() if each.get("status") in _IN_RAY}
     for job in find.newest(SharedRoot(args.shared_root)):
-        is_in_ray = there.pop(job.ray_id, None) is not None
+        is_in_ray = in_ray.pop(job.ray_id, None) is not None
         try:
-            if (job.read_config("resolved.json") or {}).get("cluster", args.cluster) != args.cluster:
-                continue  # several clusters may share a root
-            status = status_in_list(job, known).status
-            if status in (Status.UNKNOWN, Status.LOST) and launcher_of(job) is Launcher.ALIVE:
-                status = Status.RUNNING
+            status = _status_on(args.cluster, job, known)
         except DAMAGED:  # another user's, who has another cluster; or damaged, and Ray still tells
             status = Status.RUNNING if is_in_ray else Status.UNKNOWN
         if status in _AT_WORK:
             print(job.ray_id, status.value)
-    for ray_id in sorted(there):
-        print(ray_id, there[ray_id])
+    for ray_id in sorted(in_ray):
+        print(ray_id, in_ray[ray_id])
     return 0
+
+
+def _status_on(cluster: str, job: JobDir, known: Known) -> Status:
+    """The status of a job of this cluster; UNKNOWN for that of another one, which may share the root. Raises what DAMAGED lists."""
+    if (job.read_config("resolved.json") or {}).get("cluster", cluster) != cluster:
+        return Status.UNKNOWN
+    status = status_in_list(job, known).status
+    is_uncertain = status in (Status.UNKNOWN, Status.LOST)
+    return Status.RUNNING if is_uncertain and launcher_of(job) is Launcher.ALIVE else status

@@ -29,9 +29,17 @@ from verl_verdict.read.records import Run
 _SEED = re.compile(r"(^|[._])seed$")
 # Variables and config keys that name the job itself, or where its files and rollouts are; and whether a breakpoint waits for a person.
 _OWN_VARIABLES = (
-    "HF_MODULES_CACHE", "PYTHONPATH", "VERL_FILE_LOGGER_PATH", "VERL_REGRESS_JOB_DIR", "VERL_REHEARSAL_REPORTS", "VERL_REGRESS_SECRETS",
-    "VERL_REGRESS_JOB_UIDS", "RAY_DEBUG", "RAY_DEBUG_POST_MORTEM", "VERL_REGRESS_DEBUGGER_HOST",
-)  # fmt: skip
+    "HF_MODULES_CACHE",
+    "PYTHONPATH",
+    "VERL_FILE_LOGGER_PATH",
+    "VERL_REGRESS_JOB_DIR",
+    "VERL_REHEARSAL_REPORTS",
+    "VERL_REGRESS_SECRETS",
+    "VERL_REGRESS_JOB_UIDS",
+    "RAY_DEBUG",
+    "RAY_DEBUG_POST_MORTEM",
+    "VERL_REGRESS_DEBUGGER_HOST",
+)
 _HOOKS = "VERL_REGRESS_HOOKS"
 # These hooks change nothing in training.
 _BESIDE_TRAINING = ("job_secrets", "process_memory", "job_exceptions", "debugger")

@@ -46,9 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     find.add_job(parser)
     parser.add_argument("--attached", action="store_true", help="the caller is there as long as stdin is open")
     parser.add_argument(
-        "--deadlines", type=Deadlines.parse, required=True, metavar="S,S,S,S",
+        "--deadlines",
+        type=Deadlines.parse,
+        required=True,
+        metavar="S,S,S,S",
         help="seconds: PENDING_TIMEOUT, START_TIMEOUT, STALL_TIMEOUT, UNREACHABLE_TIMEOUT",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,44 +100,104 @@ def leave_with_the_listener(busy: threading.Lock, silence: float | None = None) 
 
 def follow(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
     """Print each status change and each step until the job ends or a deadline passes; returns how it ended."""
-    signs = _ProgressSigns(job)
-    answered = moved = time.monotonic()
-    before: Judgement | None = None
-    known: Status | None = None  # the last status while Ray answered: an outage is no progress
-    while True:
-        clock = time.monotonic()
-        try:
-            now, answered = ask_ray(job, api), clock
-        except Unreachable:
-            now = status_of(job, None, reachable=False)
-        _show_change(job, before, now)
-        # A job that waits for a person is not stalled; it keeps its slot.
-        if signs.has_moved() or now.debugged is not None or now.status not in (Status.UNKNOWN, known):
-            moved = clock
-        known = known if now.status is Status.UNKNOWN else now.status
-        signs.show(now)
+    follower = _Follower(job, api, deadlines)
+    while (end := follower.check()) is None:
+        time.sleep(_LOOK_EVERY)
+    return end
+
+
+class _Follower:
+    """Follows one job: remembers its last status, when Ray last answered, and when the job last made progress."""
+
+    def __init__(self, job: JobDir, api: RayApi, deadlines: Deadlines) -> None:
+        self._job, self._api, self._deadlines = job, api, deadlines
+        self._signs = _ProgressSigns(job)
+        self._answered = self._moved = time.monotonic()
+        self._before: Judgement | None = None
+        self._known: Status | None = None  # the last status while Ray answered: an outage is no progress
+
+    def check(self) -> Exit | None:
+        """Check the job once, and print what is new; returns how it ended, None while it continues."""
+        clock, before = time.monotonic(), self._before
+        now = self._before = self._judge(clock)
+        _show_change(self._job, before, now)
+        self._note_progress(now, clock)
+        self._signs.show(now)
         # The files and Ray's answer are not of the same moment: a submission may have finished in between.
         is_certain = now.status not in (Status.NOT_SUBMITTED, Status.LOST) or now == before
         if (end := now.status.exit) is not None and is_certain:
-            moment = now.status.value.lower()
-            # Its launcher, which makes the bundles, never ran or is gone. A second one would add nothing.
-            has_no_bundle = job.read_state("ended") is None and not any(job.debug.glob(f"*-{moment}"))
-            if has_no_bundle and end in (Exit.JOB_FAILED, Exit.LOST):
-                debug.attempt(job, api.address, moment, logs=True)
-            secret_files.forget(job)
-            summarise(job, now)
+            self._finish(now, end)
             return end
-        without_step = deadlines.start if signs.is_starting else deadlines.stall
-        if clock - answered > deadlines.unreachable:
-            seconds = f"{deadlines.unreachable:.0f} s (UNREACHABLE_TIMEOUT)"
-            say.error(f"Ray has not answered for {seconds}: the job may run on; see 'make status'.")
-            return Exit.UNREACHABLE
-        if now.status is Status.PENDING and clock - moved > deadlines.pending:
-            return _report_not_schedulable(job, api, deadlines)
-        if now.status is Status.RUNNING and clock - moved > without_step:
-            return _report_stalled(job, api, deadlines, signs)
-        before = now
-        time.sleep(_LOOK_EVERY)
+        return self._report_overdue(now, clock)
+
+    def _judge(self, clock: float) -> Judgement:
+        """The job's status: from Ray, or from the job's own files if Ray does not answer."""
+        try:
+            now = ask_ray(self._job, self._api)
+        except Unreachable:
+            return status_of(self._job, None, reachable=False)
+        self._answered = clock
+        return now
+
+    def _note_progress(self, now: Judgement, clock: float) -> None:
+        """Start to wait again if the job moved. One that waits for a person is not stalled; it keeps its slot."""
+        is_new = now.status not in (Status.UNKNOWN, self._known)
+        if self._signs.has_moved() or now.debugged is not None or is_new:
+            self._moved = clock
+        if now.status is not Status.UNKNOWN:
+            self._known = now.status
+
+    def _finish(self, now: Judgement, end: Exit) -> None:
+        """Take the debug bundle of a failure if nobody did, forget the job's secrets, and show what it did."""
+        moment = now.status.value.lower()
+        # Its launcher, which makes the bundles, never ran or is gone. A second one would add nothing.
+        has_no_bundle = self._job.read_state("ended") is None and not any(self._job.debug.glob(f"*-{moment}"))
+        if has_no_bundle and end in (Exit.JOB_FAILED, Exit.LOST):
+            debug.attempt(self._job, self._api.address, moment, logs=True)
+        secret_files.forget(self._job)
+        summarise(self._job, now)
+
+    def _report_overdue(self, now: Judgement, clock: float) -> Exit | None:
+        """Report the deadline that has passed, and return its exit status; None if none has."""
+        limits, still = self._deadlines, clock - self._moved
+        without_step = limits.start if self._signs.is_starting else limits.stall
+        if clock - self._answered > limits.unreachable:
+            return self._report_unreachable()
+        if now.status is Status.PENDING and still > limits.pending:
+            return self._report_not_schedulable()
+        if now.status is Status.RUNNING and still > without_step:
+            return self._report_stalled()
+        return None
+
+    def _report_unreachable(self) -> Exit:
+        seconds = f"{self._deadlines.unreachable:.0f} s (UNREACHABLE_TIMEOUT)"
+        say.error(f"Ray has not answered for {seconds}: the job may run on; see 'make status'.")
+        return Exit.UNREACHABLE
+
+    def _report_not_schedulable(self) -> Exit:
+        job, api = self._job, self._api
+        debug.attempt(job, api.address, "not-schedulable")
+        plan = find.plan_of(job)
+        wanted = {"CPU": plan["entrypoint_num_cpus"], **plan["entrypoint_resources"]}
+        has = {node.name: {key: node.resources.get(key, 0) for key in wanted} for node in api.nodes() if node.alive}
+        say.error(
+            f"{job.ray_id} got no resources in {self._deadlines.pending:.0f} s (PENDING_TIMEOUT): it asked for {wanted}, the nodes have {has}; "
+            "wait for room, or ask for less (resources)."
+        )
+        return Exit.NOT_SCHEDULABLE
+
+    def _report_stalled(self) -> Exit:
+        job, signs, limits = self._job, self._signs, self._deadlines
+        bundle = debug.attempt(job, self._api.address, "stalled", logs=True)
+        doing = (debug.activity(job, bundle) if bundle else None) or signs.doing
+        since = f"{signs.lacks} for {limits.stall:.0f} s (STALL_TIMEOUT), after step {signs.step}"
+        if signs.is_starting:
+            since = f"made no first step in {limits.start:.0f} s (START_TIMEOUT)"
+        say.error(
+            f"{job.ray_id} has {since}, while {doing}: it still runs and holds its slot: read 'make logs JOB={job.ray_id}' and "
+            f"{bundle or job.debug}, or end it with 'make stop JOB={job.ray_id}'."
+        )
+        return Exit.STALLED
 
 
 def ask_ray(job: JobDir, api: RayApi) -> Judgement:
@@ -153,31 +216,6 @@ def _show_change(job: JobDir, before: Judgement | None, now: Judgement) -> None:
         say.info(f"{job.ray_id} {now.debugged} and keeps its slot: 'make debugger JOB={job.ray_id}' says how to attach")
     elif now.status is Status.RUNNING and before is not None and before.debugged and now.debugged is None:
         say.info(f"{job.ray_id} has left the breakpoint and continues")
-
-
-def _report_not_schedulable(job: JobDir, api: RayApi, deadlines: Deadlines) -> Exit:
-    debug.attempt(job, api.address, "not-schedulable")
-    plan = find.plan_of(job)
-    wanted = {"CPU": plan["entrypoint_num_cpus"], **plan["entrypoint_resources"]}
-    has = {node.name: {key: node.resources.get(key, 0) for key in wanted} for node in api.nodes() if node.alive}
-    say.error(
-        f"{job.ray_id} got no resources in {deadlines.pending:.0f} s (PENDING_TIMEOUT): it asked for {wanted}, the nodes have {has}; wait "
-        "for room, or ask for less (resources)."
-    )
-    return Exit.NOT_SCHEDULABLE
-
-
-def _report_stalled(job: JobDir, api: RayApi, deadlines: Deadlines, signs: "_ProgressSigns") -> Exit:
-    bundle = debug.attempt(job, api.address, "stalled", logs=True)
-    doing = (debug.activity(job, bundle) if bundle else None) or signs.doing
-    since = f"{signs.lacks} for {deadlines.stall:.0f} s (STALL_TIMEOUT), after step {signs.step}"
-    if signs.is_starting:
-        since = f"made no first step in {deadlines.start:.0f} s (START_TIMEOUT)"
-    say.error(
-        f"{job.ray_id} has {since}, while {doing}: it still runs and holds its slot: read 'make logs JOB={job.ray_id}' and "
-        f"{bundle or job.debug}, or end it with 'make stop JOB={job.ray_id}'."
-    )
-    return Exit.STALLED
 
 
 class _ProgressSigns:
@@ -252,12 +290,9 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     """The facts of a finished job, each from where it was recorded."""
     for line in progress.log_lines(job, "MVP_PRECHECK_"):
         say.quote(line)
-    collected = job.read_state("collected")  # verl_regress.store.retention
-    none = f"no checkpoint any more ('make gc' removed them at {collected['time']})" if collected else "no checkpoint"
-    kept = ", ".join(f"checkpoints/{name}" for name in checkpoints.names(job)) or none
     driver_ip = judgement.driver_ip or "none was seen (Ray was not asked in time, or the driver never called ray.init)"
     say.info(f"driver_info.node_ip_address: {driver_ip}")
-    say.info(f"{progress.summary(job)}, {kept}")
+    say.info(f"{progress.summary(job)}, {_kept_checkpoints(job)}")
     if (parent := progress.parent_of(job)["checkpoint"]) is not None:
         say.info(f"continued from {parent}")
     for path, sha256 in find.inputs_of(job).items():
@@ -265,15 +300,33 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     say.info(f"outputs: {job.path}")
     sentence = f"{job.ray_id} {judgement.status.value} ({judgement.reason or 'no reason was given'})"
     if judgement.status is Status.SUCCEEDED:
-        if (missing := shortfall.of_job(job)) is not None:
-            say.warn(f"{job.ray_id} {missing.words}: {missing.cure}.")
-        for words in conditions.of_job(job).values():
-            say.warn(f"{job.ray_id}: {words}")
+        _warn_of_its_steps(job)
         say.ok(sentence)
     else:
         say.error(f"{sentence}: read 'make logs JOB={job.ray_id}'.")
     if judgement.status in (Status.FAILED, Status.LOST):
-        if hint := (judgement.cause or {}).get("hint"):
-            say.info(f"hint: {hint}")
-        for line in failure.shown(job):
-            say.info(f"| {line}")
+        _show_cause(job, judgement)
+
+
+def _kept_checkpoints(job: JobDir) -> str:
+    """The checkpoints that a job has, or why there are none."""
+    if names := checkpoints.names(job):
+        return ", ".join(f"checkpoints/{name}" for name in names)
+    collected = job.read_state("collected")  # verl_regress.store.retention
+    return f"no checkpoint any more ('make gc' removed them at {collected['time']})" if collected else "no checkpoint"
+
+
+def _warn_of_its_steps(job: JobDir) -> None:
+    """Print which steps a job that succeeded has not trained, and what makes those that it trained worth nothing."""
+    if (missing := shortfall.of_job(job)) is not None:
+        say.warn(f"{job.ray_id} {missing.words}: {missing.cure}.")
+    for words in conditions.of_job(job).values():
+        say.warn(f"{job.ray_id}: {words}")
+
+
+def _show_cause(job: JobDir, judgement: Judgement) -> None:
+    """Print the hint for a failed job's root exception, and its traceback or the end of its log."""
+    if hint := (judgement.cause or {}).get("hint"):
+        say.info(f"hint: {hint}")
+    for line in failure.shown(job):
+        say.info(f"| {line}")
