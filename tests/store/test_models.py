@@ -53,7 +53,7 @@ def tiny(monkeypatch, tmp_path):
 
 def prepare(root, source, *, name="", seed=1, revision="", stream=None):
     """The manifests of the models that are there then."""
-    models.prepare(root, source, name, seed, revision, stream or io.BytesIO())
+    models.prepare(root, name, artefact.Source(source, revision, seed), stream or io.BytesIO())
     return [artefact.load(path) for path in sorted(root.models.iterdir())]
 
 

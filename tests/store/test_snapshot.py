@@ -136,8 +136,9 @@ def test_a_job_refuses_a_snapshot_that_became_another_users(root, monkeypatch, p
     monkeypatch.setattr(trust.os, "lstat", of_another_user)
 
     def refused(**options):
+        use = snapshot.Use(then=", and submit the job again")
         with pytest.raises(BadInput) as caught:
-            snapshot.need_whole(target, record, "The snapshot codeA", then=", and submit the job again", **options)
+            snapshot.need_whole(target, record, "The snapshot codeA", use, **options)
         return str(caught.value)
 
     sentence = (

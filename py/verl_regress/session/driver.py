@@ -146,9 +146,9 @@ class Driver:
             "source": self._begin.get("sources", {}).get(side, "…"),
             "revision": self._begin.get("revisions", {}).get(side),  # sessions of 1.3.0 and before have none
         }
-        target, then = self.root.snapshots / self.code(side), ", and continue the session"
-        named = f"The snapshot {target.name}"
-        snapshot.need_whole(target, record, named, since="the session began", then=then, error=RegressError)
+        target = self.root.snapshots / self.code(side)
+        use = snapshot.Use("the session began", ", and continue the session", RegressError)
+        snapshot.need_whole(target, record, f"The snapshot {target.name}", use)
 
     def _submit(self, run: Run, job: JobDir) -> bool:
         """Submit the job of a run; False if verl refuses its config with B and takes it with A, which is B's failure."""

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         is_there = artefact.are_there([target], Source(args.source, args.revision), knob=KNOB)
         print("present" if is_there else "absent")
     else:
-        prepare(root, args.source, args.name, args.seed, args.revision, sys.stdin.buffer)
+        prepare(root, args.name, Source(args.source, args.revision, args.seed), sys.stdin.buffer)
     return 0
 
 
@@ -71,22 +72,21 @@ def _critic_of(model: Path) -> Path:
     return model.with_name(f"{model.name}-critic")
 
 
-def prepare(root: SharedRoot, source: str, name: str, seed: int, revision: str, stream: BinaryIO) -> None:
+def prepare(root: SharedRoot, name: str, asked: Source, stream: BinaryIO) -> None:
     """Make `common/models/<name>` (for a tiny one its critic too) unless it exists.
 
-    `stream` and `revision` are only read for `path:DIR`: a tar of DIR, and what identifies its contents. Raises BadInput for a name that
-    cannot be used and for a DIR without config.json, RegressError if the hub cannot be reached, and as `artefact.ensure` does.
+    `stream` and the revision are only read for `path:DIR`: a tar of DIR, and what identifies its contents; the seed only for a tiny model.
+    Raises BadInput for a name that cannot be used and for a DIR without config.json, RegressError if the hub cannot be reached, and as
+    `artefact.ensure` does.
     """
-    target = _target(root, source, name)
-    if source in TINY_NAMES:
-        _prepare_tiny([target, _critic_of(target)], source, seed)
-    elif source.startswith("hub:"):
-        _prepare_from_hub(root, target, source)
+    target = _target(root, asked.source, name)
+    if asked.source in TINY_NAMES:
+        _prepare_tiny([target, _critic_of(target)], replace(asked, revision=TINY_RECIPE))
+    elif asked.source.startswith("hub:"):
+        _prepare_from_hub(root, target, asked.source)
     else:
-        place = source.removeprefix("path:")
-        artefact.ensure(
-            target, Source(source, revision), lambda directory: _receive(stream, directory, place), knob=KNOB
-        )
+        receive = partial(_receive, stream, asked.source.removeprefix("path:"))
+        artefact.ensure(target, replace(asked, seed=None), receive, knob=KNOB)
 
 
 def prepare_critic(model: Path) -> None:
@@ -106,18 +106,18 @@ def prepare_critic(model: Path) -> None:
         say.warn(f"{error} GRPO and SFT train without one; PPO in a rehearsal needs it.")
 
 
-def _prepare_tiny(targets: Sequence[Path], source: str, seed: int) -> None:
-    options = ["--for-gpu"] if source == "tiny-for-gpu" else []
+def _prepare_tiny(targets: Sequence[Path], source: Source) -> None:
+    options = ["--for-gpu"] if source.source == "tiny-for-gpu" else []
 
     def build(directories: Sequence[Path]) -> dict[str, float | int]:
         actor, critic = map(str, directories)
-        asked = f"MODEL_SOURCE=tiny with SEED={seed}"
+        asked = f"MODEL_SOURCE=tiny with SEED={source.seed}"
         with pulse.during("training the tiny model"):
-            said = rehearsal.run(asked, "model", actor, f"--critic={critic}", f"--seed={seed}", *options)
+            said = rehearsal.run(asked, "model", actor, f"--critic={critic}", f"--seed={source.seed}", *options)
         facts: dict[str, float | int] = json.loads(said)
         return facts
 
-    artefact.ensure_all(targets, Source(source, TINY_RECIPE, seed), build, knob=KNOB)
+    artefact.ensure_all(targets, source, build, knob=KNOB)
 
 
 def _ask_hub(root: SharedRoot, target: Path, source: str) -> tuple[Hub, str]:
@@ -151,7 +151,7 @@ def _link_or_copy(file: Path, name: Path) -> None:
         shutil.copyfile(file, name)
 
 
-def _receive(stream: BinaryIO, directory: Path, label: str) -> dict[str, str]:
+def _receive(stream: BinaryIO, label: str, directory: Path) -> dict[str, str]:
     with pulse.during(f"copying {label} to the shared root", partial(pulse.size_of, directory)):
         tarball.unpack(stream, directory, label)
     if not (directory / "config.json").is_file():

@@ -62,13 +62,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.dry_run:
             sweep.attempt(root, args.cluster)
             _finish(root, jobs)
-        survey = _Survey(root, args, jobs)
-        waste = []
-        kinds = {"jobs with checkpoints": survey.jobs, "snapshots": survey.snapshots, "helper versions": survey.helpers}
-        for what, things in ((what, found()) for what, found in kinds.items()):
-            for line in _lines(what, things):
-                say.info(line)
-            waste += [each for thing in things if thing.reason is None for each in thing.waste]
+        waste = _show(_Survey(root, args, jobs))
         freed = _mb(sum(each.bytes for each in waste))
         for each in waste:
             if args.dry_run:
@@ -83,6 +77,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         say.ok(f"freed {freed} in all")
     return 0
+
+
+def _show(survey: "_Survey") -> list["Waste"]:
+    """Print how much of each kind goes, and why the rest stays; returns what goes."""
+    waste = []
+    kinds = {"jobs with checkpoints": survey.jobs, "snapshots": survey.snapshots, "helper versions": survey.helpers}
+    for what, find_things in kinds.items():
+        things = find_things()
+        for line in _lines(what, things):
+            say.info(line)
+        waste += [each for thing in things if thing.reason is None for each in thing.waste]
+    return waste
 
 
 def _mb(size: int) -> str:
@@ -216,19 +222,23 @@ class _Survey:
     def _read(self, job: JobDir) -> _Job:
         attempts = job.attempts()
         full = [_checkpoints(attempt, paths) for attempt in attempts if (paths := _entries(attempt.checkpoints))]
-        states = [state for each in full for state in each.states]
         try:
-            plan = "\n".join(text for attempt in attempts for text in _texts(attempt.config))
-            is_ours = all(self._is_ours(attempt) for attempt in attempts)
-            is_foreign = not is_ours or any(state.st_uid != os.geteuid() for state in states)
-            is_over = all(self._is_over(attempt, is_foreign=is_foreign) for attempt in attempts)
-            files = [file for each in attempts for file in (each.config, each.driver_log, each.state / "ended")]
-            states += [file.stat() for file in files if file.exists()]
-            has_complete = any(checkpoints.newest(attempt) for attempt in attempts)
+            return self._judge(job.submission_id, attempts, full)
         except DAMAGED:  # another user closed it, or a file is cut off or far too long
             return _Job(job.submission_id, full=full)
-        is_young = any(self._is_young(state.st_mtime) for state in states)
-        return _Job(job.submission_id, plan, is_foreign, is_over, is_young, full, has_complete)
+
+    def _judge(self, name: str, attempts: Sequence[JobDir], full: Sequence[Waste]) -> _Job:
+        """What decides about the job of these attempts, which have the checkpoints `full`. Raises what DAMAGED lists."""
+        states = [state for each in full for state in each.states]
+        plan = "\n".join(text for attempt in attempts for text in _texts(attempt.config))
+        is_ours = all(self._is_ours(attempt) for attempt in attempts)
+        is_foreign = not is_ours or any(state.st_uid != os.geteuid() for state in states)
+        is_over = all(self._is_over(attempt, is_foreign=is_foreign) for attempt in attempts)
+        files = [file for each in attempts for file in (each.config, each.driver_log, each.state / "ended")]
+        written = [*states, *(file.stat() for file in files if file.exists())]
+        is_young = any(self._is_young(state.st_mtime) for state in written)
+        has_complete = any(checkpoints.newest(attempt) for attempt in attempts)
+        return _Job(name, plan, is_foreign, is_over, is_young, full, has_complete)
 
     def _is_ours(self, attempt: JobDir) -> bool:
         plan, owner = attempt.read_config("resolved.json") or {}, self._args.owner

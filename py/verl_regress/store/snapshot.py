@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -112,11 +113,7 @@ def create(root: SharedRoot, code_id: str, source: str, revision: str, stream: B
         }
         if os.path.lexists(target):
             return _keep(root, record)
-        workers = min(_COMPILERS, 1 + file_count // _FILES_EACH)
-        # The bytecode is bound to its source by hash (PEP 552). What does not compile, such as a template, has none.
-        compileall.compile_dir(
-            directory / "verl", quiet=2, stripdir=directory, prependdir=target, workers=workers, invalidation_mode=PycInvalidationMode.CHECKED_HASH,
-        )  # fmt: skip
+        _compile(directory, target, file_count)
         if broken := _broken(directory):
             record["broken"] = broken
             name, why = next(iter(broken.items()))
@@ -197,29 +194,30 @@ def load(
     return record
 
 
-def need_whole(
-    target: Path,
-    record: Mapping[str, Any],
-    named: str,
-    *,
-    since: str = "it was made",
-    then: str = "",
-    trusted: Collection[str] | None = None,
-    error: Callable[[str], RegressError] = BadInput,
-) -> None:
-    """Read every file of the snapshot at `target`. Raises `error` if it is not the tree of `record` (any more), and BadInput if a user whom
-    we do not trust can change it: `trusted` are those of a job, as recorded when it was submitted.
+@dataclass(frozen=True)
+class Use:
+    """A use of a snapshot: `since` when it must be whole, what the user does `then`, after the cure, and which `error` it is if it is not."""
 
-    `named` begins the message, `since` says since when it must be whole, `then` ends the cure.
+    since: str = "it was made"
+    then: str = ""
+    error: Callable[[str], RegressError] = BadInput
+
+
+def need_whole(
+    target: Path, record: Mapping[str, Any], named: str, use: Use | None = None, trusted: Collection[str] | None = None
+) -> None:
+    """Read every file of the snapshot at `target`. Raises the error of `use` if it is not the tree of `record` (any more), and BadInput if a
+    user whom we do not trust can change it: `trusted` are those of a job, as recorded when it was submitted. `named` begins the message.
     """
-    again = f"make it again with '{_make(target.name, record)}'{then}"
+    use = use or Use()
+    again = f"make it again with '{_make(target.name, record)}'{use.then}"
     if not target.is_dir():
-        raise error(f"{named} was removed after {since} ({target} is not there): {again}.")
-    need(target, named, f"or make a snapshot of your own under another {KNOB}{then}", trusted)
+        raise use.error(f"{named} was removed after {use.since} ({target} is not there): {again}.")
+    need(target, named, f"or make a snapshot of your own under another {KNOB}{use.then}", trusted)
     tree = tree_of(target)[0]
     if tree != record["tree_sha256"]:
         trees = f"{target}: tree {tree[:12]}, recorded {record['tree_sha256'][:12]}"
-        raise error(f"{named} was changed after {since} ({trees}): remove it ({_removal(target)}) and {again}.")
+        raise use.error(f"{named} was changed after {use.since} ({trees}): remove it ({_removal(target)}) and {again}.")
 
 
 def _need_its_tree(code_id: str, tree: str, named: str, where: str) -> None:
@@ -297,6 +295,18 @@ def _changes(directory: Path, listing: bytes) -> list[str]:
     """The files that differ from those of the commit; bytecode is never taken, and our own files are replaced."""
     found = commit_tree.differences(commit_tree.files_of(directory, BYTECODE), listing)
     return [name for name in found if name not in _OURS and BYTECODE not in name.split("/")]
+
+
+def _compile(directory: Path, target: Path, file_count: int) -> None:
+    """Compile a tree of so many files, as one at `target`. What does not compile, such as a template, gets no bytecode."""
+    compileall.compile_dir(
+        directory / "verl",
+        quiet=2,
+        stripdir=directory,
+        prependdir=target,
+        workers=min(_COMPILERS, 1 + file_count // _FILES_EACH),
+        invalidation_mode=PycInvalidationMode.CHECKED_HASH,  # bound to its source (PEP 552)
+    )
 
 
 def _broken(directory: Path) -> dict[str, str]:

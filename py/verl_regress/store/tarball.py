@@ -23,9 +23,11 @@ def unpack(stream: BinaryIO, target: Path, label: str) -> None:
         os.fdopen(os.memfd_create("tar"), "w+b") as errors,  # a pipe that nobody reads would fill up, and stop tar
         subprocess.Popen(
             ["tar", "--extract", "--touch", "--no-same-owner", "--no-same-permissions", "--directory", str(target)],
-            stdin=subprocess.PIPE, stderr=errors, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+            stdin=subprocess.PIPE,
+            stderr=errors,
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
         ) as process,
-    ):  # fmt: skip
+    ):
         assert process.stdin is not None
         while data := stream.read(1 << 20):  # to its end: its writer must not see a closed pipe
             last = (last + data)[-len(_END_OF_ARCHIVE) :]

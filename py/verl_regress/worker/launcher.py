@@ -218,15 +218,9 @@ def check_code(job: JobDir, plan: Mapping[str, Any]) -> None:
     """Raise RegressError if the snapshot was removed or changed while the job waited, or became another user's."""
     if (record := job.read_config("code.json")) is None:
         raise RegressError(f"{job.config}/code.json was removed after the job was submitted: submit it again.")
-    snapshot.need_whole(
-        Path(plan["code_path"]),
-        record,
-        f"The snapshot {plan['code_id']}",
-        since="the job was submitted",
-        then=", and submit the job again",
-        trusted=plan.get("trusted_uids"),
-        error=RegressError,
-    )
+    use = snapshot.Use("the job was submitted", ", and submit the job again", RegressError)
+    named = f"The snapshot {plan['code_id']}"
+    snapshot.need_whole(Path(plan["code_path"]), record, named, use, trusted=plan.get("trusted_uids"))
 
 
 def need_trained(job: JobDir, plan: Mapping[str, Any]) -> None:
