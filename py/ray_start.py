@@ -27,13 +27,13 @@ _ERROR = re.compile(r"^\[[^]]* [EC] [^]]*\] *(.*)")  # of Ray's processes in C++
 
 
 def is_reached(gcs: str) -> bool:
-    """Wait until `gcs` (HOST:PORT) accepts a connection, at most LONGEST seconds; False if its host gives no answer."""
+    """Wait until `gcs` (HOST:PORT, or [IPv6]:PORT) accepts a connection, at most LONGEST seconds; False if its host gives no answer."""
     host, _, port = gcs.rpartition(":")
     began = time.monotonic()
     answered = False
     while time.monotonic() < began + (LONGEST if answered else ANSWER_WITHIN):
         try:
-            socket.create_connection((host, int(port)), timeout=ANSWER_WITHIN).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_WITHIN).close()
         except ConnectionRefusedError:
             answered = True  # the GCS is not there yet
         except OSError:

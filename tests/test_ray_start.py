@@ -70,6 +70,12 @@ def test_a_head_that_gives_no_answer_ends_it_instead_of_a_ray_start_that_hangs(s
     assert (done.stderr == "No answer from 127.0.0.1:1 within 0 s.\n") == (status == 108)
 
 
+def test_a_head_with_an_ipv6_address_is_reached(start):
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as gcs:
+        done = start(PY / "ray_start.py", "start", f"--address=[::1]:{gcs.getsockname()[1]}")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(("status", "is_said"), [("1", True), ("0", False)])
 def test_last_line_of_a_failed_start_is_what_rays_own_processes_say(start, tmp_path, monkeypatch, status, is_said):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))

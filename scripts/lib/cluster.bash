@@ -98,7 +98,9 @@ cluster::ensure_head() {
 # it is ALIVE: a restart would end a job that it may be running.
 cluster::ensure_workers() {
   local worker address at dir alive='' starting=()
-  address="$(node::address head):${GCS_PORT}"
+  address=$(node::address head)
+  [[ $address != *:* ]] || address="[${address}]" # as Ray wants an IPv6 before a port
+  address+=":${GCS_PORT}"
   cli::temp_dir dir
   node::ask "$dir" "$(node::list_workers)" cluster::_running
   # The nodes that joined with their latest start, as name=address, as soon as Ray's API lists them.

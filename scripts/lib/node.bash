@@ -106,6 +106,14 @@ node::spawn() {
 # node::is_alive NODE: can we run a command there?
 node::is_alive() { transport::is_alive "$1"; }
 
+# What a list of nodes may have as an address: IPv4 without zeros in front of a number, which Python and Ray refuse, or IPv6.
+_NODE_NUMBER='(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])'
+# shellcheck disable=SC2034  # for lines of env/nodes and env/hosts
+readonly NODE_ADDRESS="${_NODE_NUMBER}(\\.${_NODE_NUMBER}){3}|[0-9A-Fa-f]{0,4}(:[0-9A-Fa-f]{0,4}){2,7}"
+
+# node::is_reachable ADDRESS: another machine can use it: it is not the loopback's, nor one that needs the name of an interface (IPv6).
+node::is_reachable() { [[ -n $1 && ! $1 =~ ^(127|0)\.|^::1?$|^[Ff][Ee][89ABab] ]]; }
+
 # node::address NODE: the IP that the other nodes use to reach it.
 node::address() { transport::address "$1" </dev/null; }
 

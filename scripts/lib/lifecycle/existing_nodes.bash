@@ -154,7 +154,7 @@ nodes::_check_addresses() {
 
 # nodes::_check_address NODE ADDRESS SEEN: SEEN has those of the nodes before it.
 nodes::_check_address() {
-  [[ $2 != 127.* && $2 != ::1 && -n $2 ]] ||
+  node::is_reachable "$2" ||
     cli::die 1 "$1 has the address '$2' in its own view, which no other node can reach: $(nodes::_address_cure)."
   [[ $3 != *" $2 "* ]] ||
     cli::die 1 "$1 has the same address as another node of $(nodes::_source), $2, but two nodes in one network namespace are not supported: remove one of them there."

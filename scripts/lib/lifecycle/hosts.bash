@@ -58,7 +58,7 @@ hosts::_take_line() {
   for word in "${@:4}"; do
     case $word in
       address=*)
-        [[ ${word#*=} =~ ^[0-9]{1,3}(\.[0-9]{1,3}){3}$|^[0-9A-Fa-f]*:[0-9A-Fa-f:.]+$ ]] ||
+        [[ ${word#*=} =~ ^(${NODE_ADDRESS})$ ]] ||
           cli::die 2 "'${word}' (${where}) is not an IP address: use the one by which the other hosts reach this host."
         _HOSTS_ADDRESS[$name]=${word#*=}
         ;;

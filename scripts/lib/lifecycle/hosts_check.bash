@@ -94,9 +94,8 @@ hosts::_resolve() {
   elif ! hosts::are_allocated && hosts::_is_remote "$node"; then
     address=${_HOSTS_FACT["${node}:reached"]:-}
   fi
-  if [[ -z $address || $address =~ ^(127|0)\.|^::1$ ]]; then
+  node::is_reachable "$address" ||
     cli::die 2 "$(hosts::describe "$node") has no address by which the other hosts reach it (found: '${address}'): $(hosts::_address_cure 'add address=IP to its line')."
-  fi
   _HOSTS_FACT["${node}:address"]=$address
 }
 

@@ -20,7 +20,7 @@ ssh::_take_line() {
   for word in "${@:4}"; do
     if [[ $word =~ ^path=(/[A-Za-z0-9_./:+@-]*)$ ]]; then
       _SSH_PATH[$name]=${BASH_REMATCH[1]}
-    elif [[ $word =~ ^address=([0-9A-Fa-f.:]+)$ ]]; then
+    elif [[ $word =~ ^address=(${NODE_ADDRESS})$ ]]; then
       _SSH_ADDRESS[$name]=${BASH_REMATCH[1]}
     else
       cli::die 2 "'${word}' (${where}) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it)."

@@ -121,11 +121,11 @@ STUB
   stub docker - <<'STUB'
 case "$*" in
   inspect*) echo true ;;
-  *worker-*' hostname -i') words=($*); echo "10.0.0.${words[1]##*-}" ;;
-  *' hostname -i') echo 10.0.0.9 ;;
-  *worker-2' python3 - running '*) ;;
+  *worker-[0-9]' sh -c '*' hostname -i') words=($*); echo "10.0.0.${words[1]##*-}" ;;
+  *' hostname -i') echo fd00::9 ;;
+  *worker-2' sh -c '*' python3 - running '*) ;;
   *' python3 - running '*) echo agent raylet ;;
-  *' nodes --log-dir '*) printf '%s\n' head=10.0.0.9 worker-0=10.0.0.0 worker-1=10.0.0.77 ;;
+  *' nodes --log-dir '*) printf '%s\n' head=fd00::9 worker-0=10.0.0.0 worker-1=10.0.0.77 ;;
   *' stop '*) echo 3 ;;
 esac
 STUB
@@ -139,6 +139,7 @@ STUB
   assert_line 'changed worker-1: Ray starting'
   assert_line 'changed worker-2: Ray starting'
   refute_called '--node-name=worker-0'
+  assert_called '--address=[fd00::9]:6379'
   [[ $(grep -cE 'ray_start.py start --node-name=worker-[12] ' "$CALLS") == 2 ]] || fail "$(<"$CALLS")"
 }
 
@@ -154,7 +155,7 @@ STUB
   sandbox::lines WORKERS=2 <<<'cluster::ensure_workers'
   assert_error 8 'Ray does not answer.'
   refute_called ' start --node-name='
-  sed -i "s/\*' hostname -i') echo 10.0.0.1/*worker-0*' hostname -i') exit 8/; s/\(nodes --log-dir '\*) \).*/\1echo worker-0=10.0.0.1 ;;/" "${BOX}/bin/docker"
+  sed -i "s/\*' hostname -i') echo 10.0.0.1/*worker-0' sh -c '*' hostname -i') exit 8/; s/\(nodes --log-dir '\*) \).*/\1echo worker-0=10.0.0.1 ;;/" "${BOX}/bin/docker"
   sandbox::lines WORKERS=1 <<<'cluster::ensure_workers'
   assert_status 8
   refute_called ' start --node-name='

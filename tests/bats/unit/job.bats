@@ -8,7 +8,7 @@ setup() {
   engine_has mine '' x head worker-{0..1}
   fake_engine <<'SH'
       *' stop '*) printf 'ppo-1\n/private/jobs/of all/ppo-1\n' ;;
-      *mine-worker-0*' leftovers '*) cat "${BOX}/left" 2>/dev/null || echo 0 ;;
+      *mine-worker-0' sh -c '*' leftovers '*) cat "${BOX}/left" 2>/dev/null || echo 0 ;;
       *' leftovers '*) echo 0 ;;
       *' wait '*)
         echo >>"${BOX}/waits"

@@ -37,6 +37,7 @@ on_ssh() { sandbox::verb TRANSPORT=ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/shared" 
 worker-0 -oProxyCommand=x|'-oProxyCommand=x' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
 worker-0 me@10.0.0.2;id|'me@10.0.0.2;id' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
 worker-0 me@10.0.0.2 path=bin|'path=bin' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
+worker-0 me@10.0.0.2 address=10.0.0.010|'address=10.0.0.010' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
 worker-0 me@10.0.0.2 address=$(id)|'address=$(id)' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
 CASES
 }
@@ -72,6 +73,8 @@ CASES
 @test "an address that no other node reaches, or that two nodes share, is refused" {
   on_ssh ADDRESS=127.0.0.1 nodes::check
   assert_error 1 "head has the address '127.0.0.1' in its own view, which no other node can reach: set its address with address= in env/nodes."
+  on_ssh ADDRESS=fe80::7%eth0 nodes::check
+  assert_error 1 "head has the address 'fe80::7%eth0' in its own view, which no other node can reach: set its address with address= in env/nodes."
   on_ssh ADDRESS=10.0.0.7 nodes::check
   assert_error 1 'worker-0 has the same address as another node of env/nodes, 10.0.0.7, but two nodes in one network namespace are not supported: remove one of them there.'
 }
