@@ -131,14 +131,14 @@ def test_a_further_attempt_has_the_settings_of_the_first(submit, run, ray, share
 def test_a_run_with_a_seed_has_the_file_logger_by_which_it_is_compared(submit, shared, given, used):
     """Before: A and B trained to the end, and were incomparable, because neither had a metrics.jsonl."""
     snapshot_with(shared, *RELEASES["0.9.1"][0])
-    spec = f"{SPEC}trainer_overrides: [{json.dumps(given)}]\n"
+    spec = f"{SPEC}env_vars: {{WANDB_MODE: offline}}\ntrainer_overrides: [{json.dumps(given)}]\n"
     said = f"        {used}: 'file' is added, because a run with TRAIN_SEED is compared by what this logger writes\n"
-    done = submit("SUBMISSION_ID=me", "TRAIN_SEED=3", spec=spec)
+    done = submit("SUBMISSION_ID=me", "TRAIN_SEED=3", "ALLOW_MISMATCH=1", spec=spec)
     assert (done.status, said in done.err, "is added" in done.err) == (0, used is not None, used is not None)
     assert (used or given) in read(JobDir(shared.jobs / "me"), "resolved.json")["argv"]
     logger = yaml.safe_load((shared.jobs / "me" / "config" / "verl_config.yaml").read_text())["trainer"]["logger"]
     assert used is None or logger[-1] == "file"
-    plain = submit("SUBMISSION_ID=plain", spec=spec)
+    plain = submit("SUBMISSION_ID=plain", "ALLOW_MISMATCH=1", spec=spec)
     assert (plain.status, "is added" in plain.err) == (0, False)
     assert given in read(JobDir(shared.jobs / "plain"), "resolved.json")["argv"]
 

@@ -675,6 +675,7 @@ def test_what_verls_config_names_is_refused_if_another_user_can_change_it(
     if not place.exists():
         write(place, "import helper\n")
     write(mine / "model" / "config.json", "{}")
+    write(mine / "model" / "pytorch_model.bin", "")
     said = f"OVERRIDES=trainer.resume_mode=resume_path ++{key}={place}"
     assert submit("SUBMISSION_ID=me", said).status == 0
     listed = [each["path"] for each in read(shared.jobs / "me" / "config" / "resolved.json")["inputs"]]

@@ -10,6 +10,7 @@ from verl_regress.plan.workloads import FIXED_KEYS, Workload
 
 # Origins: keys that the knob adds; what a JobSpec's own fields set, such as its model; the seeds that the knob sets.
 DETERMINISTIC, OURS, TRAIN_SEED = "DETERMINISTIC=1", "verl-regress", "TRAIN_SEED"
+WITH_SEED = f", with {TRAIN_SEED}"  # ends the origin of loggers that got the file logger
 LOGGER = "trainer.logger"
 _LOGGERS = re.compile(rf"(\+{{0,2}}{LOGGER}=)(?:\[\s*([^\[\]]*?)\s*\]|(\w+))")
 # Only ~key needs no value.
@@ -116,4 +117,4 @@ def with_file_logger(override: Override) -> Override:
     if match is None or re.search(r"\bfile\b", override.text):
         return override
     given = match[2] or match[3]
-    return replace(override, text=f"{match[1]}[{f'{given},' if given else ''}file]", origin=TRAIN_SEED)
+    return replace(override, text=f"{match[1]}[{f'{given},' if given else ''}file]", origin=f"{override.origin}{WITH_SEED}")

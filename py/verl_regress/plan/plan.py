@@ -349,11 +349,7 @@ def _overrides(root: SharedRoot, request: Request, paths: JobPaths, wrong: Refus
     reward = [] if paths.reward_fn is None else [f"{reward_fn.NEW_REWARD}.path={paths.reward_fn}"]
     merged = merge(
         [Override(text, OURS) for text in workload.overrides(paths)],
-        # Such a run is to be compared, by what it samples, too.
-        [
-            replace(each, fixed=True)
-            for each in request.by_seed(paths.job.samples, *filter(None, [workload.samples_key]))
-        ],
+        _samples(request, paths.job),
         *of_profile(workload, base.trainer_overrides, base.origin),
         [Override(text, spec.origin) for text in reward],
         [Override(text, spec.origin) for text in spec.trainer_overrides],
@@ -366,6 +362,15 @@ def _overrides(root: SharedRoot, request: Request, paths: JobPaths, wrong: Refus
     texts = [of_shape(root.fill_in(each.text), defaults.workers, defaults.gpus_per_worker) for each in merged]
     filled = [replace(each, text=text) for each, text in zip(merged, texts, strict=True)]
     return filled if request.said.seed is None else [with_file_logger(override) for override in filled]
+
+
+def _samples(request: Request, job: JobDir) -> list[Override]:
+    """Where a run with TRAIN_SEED records what it samples, by which it is compared: in its own directory, or nowhere if the user says null."""
+    key = request.workload.samples_key
+    typed = [*request.spec.trainer_overrides, *(each.text for each in request.said.overrides)]
+    if not key or f"{key}=null" in (text.lstrip("+") for text in typed):
+        return []
+    return [replace(each, fixed=True) for each in request.by_seed(job.samples, key)]
 
 
 def _driver(request: Request, job: JobDir) -> Driver:

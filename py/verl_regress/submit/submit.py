@@ -160,7 +160,7 @@ def say_left_out(planned: plan.Plan) -> None:
         version = planned.code.record["verl_version"]
         say.skip(f"override {override.text} (optional in {override.origin}, verl {version} has no such key)")
     for override in planned.composed.overrides:
-        if override.origin == overrides.TRAIN_SEED and override.parts()[1] == overrides.LOGGER:
+        if override.origin.endswith(overrides.WITH_SEED):
             say.info(
                 f"{override.text}: 'file' is added, because a run with TRAIN_SEED is compared by what this logger writes"
             )
