@@ -26,7 +26,7 @@ def found(shared, config, *named):
     overrides = tuple(Override(f"{key}=x", "OVERRIDES") for key in named)
     composed = Composed(overrides, (), yaml.safe_dump(config))
     with Refusals() as wrong:
-        return inputs.find(shared, environment, JobDir(shared.jobs / "me"), composed, {}, wrong)
+        return inputs.find(environment, JobDir(shared.jobs / "me"), composed, {}, wrong)
 
 
 def leaves(node, above=""):

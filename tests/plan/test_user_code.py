@@ -58,8 +58,8 @@ def named(shared):
         one = Input(key, tools, "tool_config_path=tools.yaml (from OVERRIDES)", f"input {key} sha256")
         try:
             with Refusals() as wrong:
-                code = shared.snapshots / "codeA"
-                return [each.path for each in user_code.named_in(shared, [one], [lib], code, wrong, is_whole=True)]
+                places = [shared.snapshots / "codeA", lib]
+                return [each.path for each in user_code.named_in(shared, [one], places, wrong, is_whole=True)]
         except BadInput as error:
             return str(error).replace(str(shared.path), "/private")
 

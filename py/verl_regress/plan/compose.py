@@ -194,14 +194,56 @@ def _config_of(code_path: Path, module: str, snapshot: str) -> tuple[Path, str]:
 
 @dataclass
 class _Own:
-    """verl's own config, with Hydra's; by text of an override verl's value and the new one; the optional overrides without a key; and
-    the overrides that Hydra cannot apply, with its errors.
+    """What the `given` overrides apply to: verl's own config, with Hydra's; by text of an override verl's value and the new one; the optional
+    overrides without a key; and the overrides that Hydra cannot apply, with its errors.
     """
 
+    given: Sequence[Override]
     config: Any = None
     changes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     left_out: list[Override] = field(default_factory=list)
     refused: list[tuple[Override, Exception]] = field(default_factory=list)
+
+    @cached_property
+    def _by_text(self) -> dict[str, Override]:
+        return {override.text: override for override in self.given}
+
+    @cached_property
+    def _needed(self) -> list[str]:
+        """The keys that overrides which are not optional set, each with a dot at its end."""
+        return [f"{override.parts()[1]}." for override in self.given if not override.optional]
+
+    def note(self, apply: Callable[[Any, Any], None], parsed: Sequence[Any], config: Any) -> None:
+        """Let Hydra `apply` to verl's config the overrides, which it has `parsed`, one by one, and note what becomes of each."""
+        self.config = config
+        for each in parsed:
+            if not each.is_delete() and each.value() is not None:
+                self.changes[each.input_line] = (_value(config, each.key_or_group), each.value())
+        for each in parsed:
+            override = self._by_text[each.input_line]
+            if self._has_no_place(override, each.key_or_group.rpartition(".")[0]):
+                self.left_out.append(override)
+            else:
+                self._apply(apply, override, each)
+
+    def _has_no_place(self, override: Override, above: str) -> bool:
+        """Whether an optional override adds a key where verl's config has no mapping `above` it, and no needed override makes one."""
+        if not override.optional or not above or "+" not in override.parts()[0]:
+            return False
+        is_made = any(key.startswith(f"{above}.") for key in self._needed)
+        return not is_made and not isinstance(_value(self.config, above), Mapping)
+
+    def _apply(self, apply: Callable[[Any, Any], None], override: Override, parsed: Any) -> None:
+        """Let Hydra apply one override; if it cannot, the config stays as it was."""
+        below = _value_above(self.config, parsed.key_or_group)
+        try:
+            apply([parsed], self.config)
+        except Exception as error:  # apart from its own errors, Hydra raises ValueError and AssertionError
+            _restore(self.config, below)
+            if override.optional and str(error).startswith(_NO_KEY):
+                self.left_out.append(override)
+            else:
+                self.refused.append((override, error))
 
 
 @contextmanager
@@ -213,32 +255,8 @@ def _noting_what_applies(overrides: Sequence[Override]) -> Iterator[_Own]:
     """
     loader: Any = ConfigLoaderImpl
     yaml_module: Any = yaml
-    apply, slow, own = loader._apply_overrides_to_config, yaml.SafeLoader, _Own()
-    known = {override.text: override for override in overrides}
-    needed = [f"{override.parts()[1]}." for override in overrides if not override.optional]
-
-    def note(given: Any, config: Any) -> None:
-        own.config = config
-        for each in given:
-            if not each.is_delete() and each.value() is not None:
-                own.changes[each.input_line] = (_value(config, each.key_or_group), each.value())
-        for each in given:
-            override, above = known[each.input_line], each.key_or_group.rpartition(".")[0]
-            is_there = isinstance(_value(config, above), Mapping) or any(key.startswith(f"{above}.") for key in needed)
-            if override.optional and above and "+" in override.parts()[0] and not is_there:  # nor does another make it
-                own.left_out.append(override)
-                continue
-            below = _value_above(config, each.key_or_group)
-            try:
-                apply([each], config)
-            except Exception as error:  # apart from its own errors, Hydra raises ValueError and AssertionError
-                _restore(config, below)
-                if override.optional and str(error).startswith(_NO_KEY):
-                    own.left_out.append(override)
-                else:
-                    own.refused.append((override, error))
-
-    loader._apply_overrides_to_config, yaml_module.SafeLoader = staticmethod(note), _LOADER
+    apply, slow, own = loader._apply_overrides_to_config, yaml.SafeLoader, _Own(overrides)
+    loader._apply_overrides_to_config, yaml_module.SafeLoader = staticmethod(partial(own.note, apply)), _LOADER
     sys.modules["verl"] = None  # type: ignore[assignment]  # Python: it cannot be imported
     try:
         yield own

@@ -6,6 +6,7 @@ column) and multiturn_sft_dataset.py (parquet, joined by pandas, which does not)
 
 import ast
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,47 +36,65 @@ def check(root: SharedRoot, workload: Workload, composed: Composed, code_path: P
     """Note in `wrong` what the files lack; returns what the training data has."""
     if composed.value("data.custom_cls.path"):  # the user's own class reads the files
         return Data()
-    found: dict[str, list[Table | None]] = {}
-    for key in (TRAIN, _VAL):
-        files, read = _files(composed, key), dict[str, Table]()
-        for file in files:
-            with wrong.noted():
-                table = _table(root, workload, composed, key, file)
-                if table is not None:
-                    read[file] = table
-                    _need_prompts(workload, composed, composed.named(key, file), table)
-                    if key == TRAIN and workload.has_reward:
-                        _need_reward_columns(composed, code_path, composed.named(key, file), table)
-        if workload.has_reward:
-            with wrong.noted():
-                _need_one_type(composed, key, read)
-        found[key] = [read.get(file) for file in files]
-    rows = _rows(composed, found[TRAIN])
+    reader = _Reader(root, workload, composed, code_path)
+    train = reader.read(TRAIN, wrong)
+    reader.read(_VAL, wrong)
+    rows = _rows(composed, train)
     with wrong.noted():
         _need_batch(composed, rows)
-    known = [table for table in found[TRAIN] if table is not None]
+    known = [table for table in train if table is not None]
     columns = set[str]().union(*(table.columns for table in known))
-    return Data(columns if known and len(known) == len(found[TRAIN]) else None, rows)
+    return Data(columns if known and len(known) == len(train) else None, rows)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the files of a job of this workload, whose config is `composed`, with the verl at `code_path`."""
+
+    root: SharedRoot
+    workload: Workload
+    composed: Composed
+    code_path: Path
+
+    def read(self, key: str, wrong: Refusals) -> list[Table | None]:
+        """The tables in the files of a key, None for one that cannot be checked; what they lack is noted in `wrong`."""
+        files, found = _files(self.composed, key), dict[str, Table]()
+        for file in files:
+            with wrong.noted():
+                table = self._table(key, file)
+                if table is not None:
+                    found[file] = table
+                    self._need_columns(key, file, table)
+        if self.workload.has_reward:
+            with wrong.noted():
+                _need_one_type(self.composed, key, found)
+        return [found.get(file) for file in files]
+
+    def _table(self, key: str, file: str) -> Table | None:
+        """The table in a file on the shared root; None where it is missing, which is an input's own fault, and where pyarrow is."""
+        path, named = Path(file), self.composed.named(key, file)
+        if not self.root.has(path) or not path.is_file():
+            return None
+        if self.workload.has_reward and path.suffix not in (".parquet", ".json", ".jsonl"):
+            raise BadInput(f"{named} is not a file that verl reads: name one that ends in .parquet, .json or .jsonl.")
+        if self.workload.has_reward and path.suffix != ".parquet":
+            return tables.of_json(path, named)
+        try:
+            return tables.of_parquet(path, named)
+        except ImportError:
+            return None
+
+    def _need_columns(self, key: str, file: str, table: Table) -> None:
+        """Raise BadInput for a file that lacks what verl reads of each row."""
+        named = self.composed.named(key, file)
+        _need_prompts(self.workload, self.composed, named, table)
+        if key == TRAIN and self.workload.has_reward:
+            _need_reward_columns(self.composed, self.code_path, named, table)
 
 
 def _files(composed: Composed, key: str) -> list[str]:
     named = composed.value(key) or []
     return [str(each).removeprefix("file://") for each in (named if isinstance(named, list) else [named])]
-
-
-def _table(root: SharedRoot, workload: Workload, composed: Composed, key: str, file: str) -> Table | None:
-    """The table in a file on the shared root; None where it is missing, which is an input's own fault, and where pyarrow is."""
-    path, named = Path(file), composed.named(key, file)
-    if not root.has(path) or not path.is_file():
-        return None
-    if workload.has_reward and path.suffix not in (".parquet", ".json", ".jsonl"):
-        raise BadInput(f"{named} is not a file that verl reads: name one that ends in .parquet, .json or .jsonl.")
-    if workload.has_reward and path.suffix != ".parquet":
-        return tables.of_json(path, named)
-    try:
-        return tables.of_parquet(path, named)
-    except ImportError:
-        return None
 
 
 def _need_prompts(workload: Workload, composed: Composed, named: str, table: Table) -> None:

@@ -162,13 +162,18 @@ def _asked(root: SharedRoot, request: Request) -> dict[str, tuple[str, str]]:
     for origin, layer in layers.items():
         for name, value in layer.items():
             asked[name] = root.fill_in(value), origin
-            reason = _REFUSED_ENV.get(name) if (name, value) != ("RAY_ADDRESS", "auto") else None
-            if name.startswith(_OURS) and name not in _FOR_JOBS:
-                reason = "verl-regress sets it"
-            if name in _READ_AT_START and "$" in root.fill_in(value):
-                reason = "Python reads it as it starts, when Ray has filled in $, perhaps with nothing"
+            reason = _why_refused(name, root.fill_in(value))
             if reason is not None:
                 raise BadInput(
                     f"env_vars.{shown(name)}={shown(repr(value))} (from {origin}) is refused: {reason}; leave it out."
                 )
     return asked
+
+
+def _why_refused(name: str, value: str) -> str | None:
+    """Why a job may not set a variable to this value; None if it may."""
+    if name in _READ_AT_START and "$" in value:
+        return "Python reads it as it starts, when Ray has filled in $, perhaps with nothing"
+    if name.startswith(_OURS) and name not in _FOR_JOBS:
+        return "verl-regress sets it"
+    return None if (name, value) == ("RAY_ADDRESS", "auto") else _REFUSED_ENV.get(name)

@@ -25,9 +25,21 @@ from verl_regress.plan.reward_fn import parsed
 # writes or reads.
 _NAMES_FILES = ("path", "paths", "file", "files", "dir")
 _WRITTEN = (
-    "default_local_dir", "default_hdfs_dir", "rollout_data_dir", "validation_data_dir", "save_path", "timeline_json_file",
-    "record_file", "prometheus.file", "cache_dir", "download_dir", "log_dir", "output_dir", "save_dir", "temp_dir",
-)  # fmt: skip
+    "default_local_dir",
+    "default_hdfs_dir",
+    "rollout_data_dir",
+    "validation_data_dir",
+    "save_path",
+    "timeline_json_file",
+    "record_file",
+    "prometheus.file",
+    "cache_dir",
+    "download_dir",
+    "log_dir",
+    "output_dir",
+    "save_dir",
+    "temp_dir",
+)
 _CACHES = ("cache_dir", "download_dir")  # of these, which are shared on purpose
 _DUMPED = "dump_dir"
 _CODE = (".py", ".pyc", ".so")
@@ -63,42 +75,90 @@ class Artefact(NamedTuple):
     named: str
 
 
+@dataclass(frozen=True)
+class _Setting:
+    """A text in verl's composed config, and the layer that set it (None: it is verl's own default, which the job may never read);
+    `artefact` is what it names if our own override set it.
+    """
+
+    key: str
+    text: str
+    origin: str | None
+    artefact: Artefact | None
+
+    @property
+    def plain(self) -> str:
+        """The text as a path."""
+        return self.text.removeprefix("file://")
+
+    @property
+    def named(self) -> str:
+        """How messages name it, and who set it."""
+        own = f"{self.key}={shown(self.plain)} (from {self.origin or CONFIG})"
+        return own if self.artefact is None else self.artefact.named
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a layer above verl's own config set it."""
+        return self.origin is not None
+
+    @property
+    def names_files(self) -> bool:
+        """Whether the key is for files; arguments of the user's own function (reward_kwargs, …) have any name."""
+        return self.key.endswith(_NAMES_FILES) and "kwargs." not in self.key
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether the text can be what a job reads, by its key and its letters."""
+        is_text = self.plain.isprintable() or (self.names_files and self.is_set)
+        return is_text and not self.key.endswith(_WRITTEN) and "://" not in self.plain and "${" not in self.plain
+
+    @property
+    def is_of_model(self) -> bool:
+        """Whether the key is for a model, which may be a repository of the hub."""
+        return self.names_files and "model" in self.key
+
+    @property
+    def is_old_repo(self) -> bool:
+        """Whether the text may be a repository with a name of one word."""
+        return self.is_of_model and _OLD_REPO.fullmatch(self.plain) is not None
+
+    def refuse_if_meant(self, why: str) -> None:
+        """Raise BadInput if the user meant a path; any other text may look like one by chance."""
+        if self.is_set and (self.names_files or self.plain.startswith(("./", "../"))):
+            raise BadInput(f"{self.named} {why}")
+
+
 def find(
-    root: SharedRoot,
-    environment: Environment,
-    job: JobDir,
-    composed: Composed,
-    artefacts: Mapping[str, Artefact],
-    wrong: Refusals,
+    environment: Environment, job: JobDir, composed: Composed, artefacts: Mapping[str, Artefact], wrong: Refusals
 ) -> tuple[Input, ...]:
     """The inputs of `job`, each path once, without what is in its own directory. `artefacts` has what our own overrides name, by path.
 
     One that the user named and that is relative or missing, and one that another user can change, is noted in `wrong`.
     """
     texts = [(key, text) for key, text in leaves(composed.config) if isinstance(text, str) and text]
-    found: dict[Path, Input] = {}
-    refused: set[str] = set()
+    root, found, refused = job.root, dict[Path, Input](), set[str]()
     # What a user named comes first.
     for key, text in sorted(texts, key=lambda each: composed.origin_of(each[0]) is None):
         origin = composed.origin_of(key)
         artefact = artefacts.get(text) if origin == OURS else None
         with wrong.noted():
-            _need_own_output(root, job, composed, key, text)
-            one = _input(root, environment, key, text, origin, artefact)
-            if one is not None and not one.path.is_relative_to(job.first.path) and one.path not in found:
-                found[one.path] = one
-                _need_once(root, one, artefact, refused)
-                for module in _imported_by(one.path) if one.path.suffix == ".py" and root.has(one.path) else ():
-                    beside = Input(key, module, f"{key}={shown(str(module))} (from an import in {one.path})", one.fact)
-                    if found.setdefault(module, beside) is beside:
-                        _need(root, beside)
+            _need_own_output(job, composed, key, text)
+            one = _input(root, environment, _Setting(key, text, origin, artefact))
+            if one is None or one.path.is_relative_to(job.first.path) or one.path in found:
+                continue
+            found[one.path] = one
+            _need_once(root, one, artefact, refused)
+            for module in _modules_of(root, one):
+                if found.setdefault(module.path, module) is module:
+                    _need(root, module)
     return tuple(found.values())
 
 
-def _need_own_output(root: SharedRoot, job: JobDir, composed: Composed, key: str, text: str) -> None:
+def _need_own_output(job: JobDir, composed: Composed, key: str, text: str) -> None:
     """Raise BadInput for a place on the shared root where each job that has this setting would write over the others' files."""
     is_cache = key.endswith(_CACHES) or not key.endswith(_WRITTEN)
-    if is_cache or composed.origin_of(key) in (None, OURS, TRAIN_SEED) or not root.has(path := Path(text)):
+    if is_cache or composed.origin_of(key) in (None, OURS, TRAIN_SEED) or not job.root.has(path := Path(text)):
         return
     if not path.is_relative_to(job.first.path) and job.ray_id not in text:
         raise BadInput(
@@ -118,52 +178,78 @@ def _need_once(root: SharedRoot, one: Input, artefact: Artefact | None, refused:
         raise
 
 
-def _input(
-    root: SharedRoot, environment: Environment, key: str, text: str, origin: str | None, artefact: Artefact | None
-) -> Input | None:
-    """The input that this text is; None if it is none. Without an origin it is verl's own default, which the job may never read."""
-    # Arguments of the user's own function (reward_kwargs, …) have any name.
-    names_files, is_named = key.endswith(_NAMES_FILES) and "kwargs." not in key, origin is not None
-    plain = text.removeprefix("file://")
-    is_text = plain.isprintable() or (names_files and is_named)
-    if key.endswith(_WRITTEN) or "://" in plain or "${" in plain or not is_text:
+def _input(root: SharedRoot, environment: Environment, setting: _Setting) -> Input | None:
+    """The input that a setting names; None if it names none."""
+    if not setting.may_be_read:
         return None
-    named = f"{key}={shown(plain)} (from {origin or CONFIG})" if artefact is None else artefact.named
-    path, may_be_missing = Path(plain), key.endswith(_DUMPED)
-    is_of_model = names_files and "model" in key
-    is_old_repo = is_of_model and _OLD_REPO.fullmatch(plain) is not None
-    hub = Path(environment.variables.get(HUB, f"{environment.variables['HF_HOME']}/hub"))
-    cached = hub / f"models--{plain.replace('/', '--')}" if is_old_repo or _REPO.fullmatch(plain) else None
-    if cached is not None and (os.path.lexists(cached) or (is_of_model and not is_old_repo)):
-        path, may_be_missing = cached, True  # the nodes may fetch it
-        if is_named and root.has(cached) and not cached.is_dir():
-            _need_way_to_hub(environment, named, cached)
-    elif not path.is_absolute():
-        if is_named and (names_files or plain.startswith(("./", "../"))):
-            what = "neither a repository in the hub's cache nor a whole path" if is_old_repo else "a relative path"
-            raise BadInput(
-                f"{named} is {what}, and each process has another current directory: "
-                "write ${shared_root}/user/code/… or another whole path."
-            )
-        return None
-    if ".." in path.parts:
-        if is_named and names_files:
-            raise BadInput(f"{named} is refused: it must do without '..'.")
+    cached = _in_hub_cache(environment, setting)
+    if cached is not None and setting.is_set and root.has(cached) and not cached.is_dir():
+        _need_way_to_hub(environment, setting.named, cached)
+    path = cached or _whole_path(setting)
+    if path is None or _has_dots(path, setting):
         return None
     is_here = root.has(path) and os.path.lexists(path)
-    # A model, or the cache's copies of one; or a folder that we may not list: its files may be readable by their names.
-    is_model = is_here and (os.path.lexists(path / "snapshots") or any(path.glob("*config.json")))
-    is_model = is_model or (is_here and path.is_dir() and not os.access(path, os.R_OK))
-    # Any other text may be a path by chance, such as a stop word.
-    is_sure = (names_files and (is_named or is_here)) or is_model or (is_here and path.is_file())
-    if not is_sure:
+    is_model = is_here and _is_model(path)
+    if not (is_model or _is_sure(path, setting, is_here=is_here)) or _has_root(path, root, setting):
         return None
-    if root.path.is_relative_to(path):
-        if key.endswith(("model.path", "files", "custom_reward_function.path")):
-            raise BadInput(f"{named} is refused: the whole shared root is in it; name what is read.")
+    is_needed = setting.is_set and cached is None and not setting.key.endswith(_DUMPED)
+    fact, is_outside = _fact(setting.key, path, is_model=is_model), root.escape_of(path) is not None
+    return Input(setting.key, path, setting.named, fact, is_needed, is_outside)
+
+
+def _in_hub_cache(environment: Environment, setting: _Setting) -> Path | None:
+    """The folder in the hub's cache of the repository that a setting names, even if the nodes have yet to fetch it; None if it names none.
+
+    A name of one word, or under a key that is not for a model, counts only if the cache has it.
+    """
+    if not setting.is_old_repo and _REPO.fullmatch(setting.plain) is None:
         return None
-    outside = root.escape_of(path) is not None
-    return Input(key, path, named, _fact(key, path, is_model=is_model), is_named and not may_be_missing, outside)
+    hub = Path(environment.variables.get(HUB, f"{environment.variables['HF_HOME']}/hub"))
+    cached = hub / f"models--{setting.plain.replace('/', '--')}"
+    is_repo = (setting.is_of_model and not setting.is_old_repo) or os.path.lexists(cached)
+    return cached if is_repo else None
+
+
+def _whole_path(setting: _Setting) -> Path | None:
+    """The text as a path; None for a relative one. Raises BadInput if the user meant that."""
+    path = Path(setting.plain)
+    if path.is_absolute():
+        return path
+    what = "neither a repository in the hub's cache nor a whole path" if setting.is_old_repo else "a relative path"
+    setting.refuse_if_meant(
+        f"is {what}, and each process has another current directory: write ${{shared_root}}/user/code/… or another whole path."
+    )
+    return None
+
+
+def _has_dots(path: Path, setting: _Setting) -> bool:
+    """Whether a path has '..' in it. Raises BadInput if the user meant that."""
+    if ".." not in path.parts:
+        return False
+    setting.refuse_if_meant("is refused: it must do without '..'.")
+    return True
+
+
+def _has_root(path: Path, root: SharedRoot, setting: _Setting) -> bool:
+    """Whether the whole shared root is in a folder. Raises BadInput if all of that would be read."""
+    if not root.path.is_relative_to(path):
+        return False
+    if setting.key.endswith(("model.path", "files", "custom_reward_function.path")):
+        raise BadInput(f"{setting.named} is refused: the whole shared root is in it; name what is read.")
+    return True
+
+
+def _is_sure(path: Path, setting: _Setting, *, is_here: bool) -> bool:
+    """Whether a setting certainly means that file or folder; any other text may be a path by chance, such as a stop word."""
+    if setting.names_files:
+        return setting.is_set or is_here
+    return is_here and path.is_file()
+
+
+def _is_model(path: Path) -> bool:
+    """A model, or the cache's copies of one; or a folder that we may not list: its files may be readable by their names."""
+    has_config = os.path.lexists(path / "snapshots") or any(path.glob("*config.json"))
+    return has_config or (path.is_dir() and not os.access(path, os.R_OK))
 
 
 def _need_way_to_hub(environment: Environment, named: str, cached: Path) -> None:
@@ -208,6 +294,13 @@ def _need(root: SharedRoot, one: Input, artefact: Artefact | None = None) -> Non
         cure = "name one that is there" if artefact is None else f"run 'make prepare', or name another {artefact.kind}"
         raise BadInput(f"{one.named} is not usable, because {shown(str(file))} is {shown(problem)}: {cure}.")
     need(one.path, one.named, "or name one of your own")
+
+
+def _modules_of(root: SharedRoot, one: Input) -> Iterator[Input]:
+    """The Python files that an input on the shared root imports, as inputs of their own."""
+    if one.path.suffix == ".py" and root.has(one.path):
+        for path in _imported_by(one.path):
+            yield Input(one.key, path, f"{one.key}={shown(str(path))} (from an import in {one.path})", one.fact)
 
 
 def _imported_by(path: Path) -> list[Path]:

@@ -164,16 +164,16 @@ class Plan(Draft):
 
     def command_line(self, **metadata: str) -> list[str]:
         """`ray job submit` of this plan as argv, with `metadata` in addition to its own."""
-        return [
-            "ray", "job", "submit", "--no-wait",
-            "--address", self.driver.address,
-            "--submission-id", self.job.ray_id,
-            "--entrypoint-num-cpus", f"{self.driver.entrypoint_num_cpus:g}",
-            "--entrypoint-resources", json.dumps(self.driver.entrypoint_resources),
-            "--runtime-env-json", json.dumps(self.environment.runtime_env()),
-            "--metadata-json", json.dumps(metadata | self.metadata()),
-            "--", *shlex.split(self.driver.entrypoint),
-        ]  # fmt: skip
+        options = {
+            "--address": self.driver.address,
+            "--submission-id": self.job.ray_id,
+            "--entrypoint-num-cpus": f"{self.driver.entrypoint_num_cpus:g}",
+            "--entrypoint-resources": json.dumps(self.driver.entrypoint_resources),
+            "--runtime-env-json": json.dumps(self.environment.runtime_env()),
+            "--metadata-json": json.dumps(metadata | self.metadata()),
+        }
+        words = [word for option in options.items() for word in option]
+        return ["ray", "job", "submit", "--no-wait", *words, "--", *shlex.split(self.driver.entrypoint)]
 
 
 def draft(root: SharedRoot, request: Request, wrong: Refusals) -> Draft:
@@ -219,7 +219,7 @@ def make(root: SharedRoot, request: Request) -> Plan:
         composed = made.compose(code.path, code.record, wrong)
         caches = _named_by_variables(root, made, ("HF_HOME", inputs.HUB), "or let its owner remove it", alone=True)
         code_dirs = _named_by_variables(root, made, ("PYTHONPATH", _PRELOADED), "or name one of your own")
-        found = inputs.find(root, made.environment, made.paths.job, composed, made.artefacts, wrong)
+        found = inputs.find(made.environment, made.paths.job, composed, made.artefacts, wrong)
         read = _with_user_code(root, made, code_dirs, found, wrong)
         # What refused overrides would have decided is not checked: it would be wrong because of them.
         rows = None if wrong.found else _check_whole(root, replace(made, code=code), composed, read, wrong)
@@ -234,7 +234,8 @@ def _check_whole(
     """Check what several settings decide together; returns how many rows an epoch of the training data has, None if that is not known."""
     request, code, workload = made.request, made.code, made.request.workload
     with wrong.noted():
-        reward_fn.check(root, composed, made.paths.reward_fn, request.spec.origin, code.path, code.record)
+        reward_fn.check(root, composed, made.paths.reward_fn, request.spec.origin)
+        reward_fn.check_call(root, composed, code.path, code.record)
     contents.check(root, workload, composed, read, wrong)
     sizes.check(workload, composed, wrong)
     with wrong.noted():
@@ -265,7 +266,7 @@ def _with_user_code(
     entries = made.environment.variables["PYTHONPATH"].split(os.pathsep)
     is_whole = all(root.has(Path(entry)) or Path(entry).is_relative_to(HELPER_DIR) for entry in entries)
     found = {one.path: one for one in read}
-    for one in user_code.named_in(root, read, folders, made.code.path, wrong, is_whole=is_whole):
+    for one in user_code.named_in(root, read, [made.code.path, *folders], wrong, is_whole=is_whole):
         found.setdefault(one.path, one)
     for one in user_code.on_path(folders):
         found.setdefault(one.path, one)

@@ -46,29 +46,29 @@ def named_in(composed: Composed) -> tuple[str, str, str]:
     return key, path, name
 
 
-def check(
-    root: SharedRoot, composed: Composed, given: Path | None, origin: str, code_path: Path, code: Mapping[str, Any]
-) -> None:
-    """Raise BadInput if verl could not load the job's reward function, or if its call can only be a TypeError.
-
-    `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec; `code` is the record of the snapshot at `code_path`.
-    A file outside the shared root is not checked, because only the nodes may have it; nor is a module (pkg://).
-    """
+def check(root: SharedRoot, composed: Composed, given: Path | None, origin: str) -> None:
+    """Raise BadInput if verl could not load the job's reward function; `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec."""
     key, text, name = named_in(composed)
     if not text and given is not None:
         raise BadInput(
             f"reward_fn_path={given} (from {origin}) would not be used, because an override empties {NEW_REWARD}.path or sets "
             f"{_LEGACY_REWARD}.name, which replaces it: leave that override out, and name a function with {NEW_REWARD}.name."
         )
+    path = _checked_path(root, text)
+    if path is not None:
+        by_spec = f"reward_fn_path={given} (from {origin})"
+        named = by_spec if path == given else f"{key}.path={_with_origin(path, key, composed)}"
+        check_file(path, name, f"{key}.name", named)
+
+
+def _checked_path(root: SharedRoot, text: str) -> Path | None:
+    """The file of a reward function, if it can be checked: only the nodes may have one outside the shared root, or a module (pkg://)."""
     path = Path(text.removeprefix("file://"))
-    if not text or root.escape_of(path) is not None:
-        return
-    set_by = composed.origin_of(f"{key}.path") or "an override"
-    named = (
-        f"reward_fn_path={given} (from {origin})" if path == given else f"{key}.path={shown(str(path))} (from {set_by})"
-    )
-    check_file(path, name, f"{key}.name", named)
-    _check_call(path, name, f"{shown(str(path))} (from {set_by})", composed, code_path, code)
+    return path if text and root.escape_of(path) is None else None
+
+
+def _with_origin(path: Path, key: str, composed: Composed) -> str:
+    return f"{shown(str(path))} (from {composed.origin_of(f'{key}.path') or 'an override'})"
 
 
 def check_file(path: Path, name: str, key: str, named: str) -> None:
@@ -108,23 +108,32 @@ def defines(path: Path, name: str) -> bool:
     return name in names or _DYNAMIC.search(source) is not None
 
 
-def _check_call(
-    path: Path, name: str, named: str, composed: Composed, code_path: Path, code: Mapping[str, Any]
-) -> None:
-    """A function that is decorated, imported or assigned, and a reward manager of the user's own, may do anything: they are not checked."""
+def check_call(root: SharedRoot, composed: Composed, code_path: Path, code: Mapping[str, Any]) -> None:
+    """Raise BadInput if verl's call of the job's reward function can only be a TypeError; `code` is the record of the snapshot at `code_path`.
+
+    A function that is decorated, imported or assigned, and a reward manager of the user's own, may do anything: they are not checked.
+    """
+    key, text, name = named_in(composed)
+    path = _checked_path(root, text)
+    if path is None or (node := _defined(path, name)) is None:
+        return
     called = keywords_of_call(composed, code_path)
-    defined = [node for node in parsed(path).body if getattr(node, "name", None) == name]
-    if not called or len(defined) != 1:
-        return
-    (node,) = defined
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.decorator_list:
-        return
     passed = dict.fromkeys((*called, *(composed.value(f"{NEW_REWARD}.reward_kwargs") or {})))
-    if not _takes(node.args, set(passed)):
+    if called and not _takes(node.args, set(passed)):
+        signature = shown(f"{node.name}({ast.unparse(node.args)})")
         raise BadInput(
-            f"{named} defines {shown(f'{node.name}({ast.unparse(node.args)})')}, but verl {code['verl_version']} calls "
-            f"it with {', '.join(passed)} by name: write these parameters."
+            f"{_with_origin(path, key, composed)} defines {signature}, but verl {code['verl_version']} calls it with {', '.join(passed)} by name: "
+            "write these parameters."
         )
+
+
+def _defined(path: Path, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The function of that name in a file; None if it is decorated, or the name is not that of one function alone."""
+    defined = [node for node in parsed(path).body if getattr(node, "name", None) == name]
+    match defined:
+        case [ast.FunctionDef(decorator_list=[]) | ast.AsyncFunctionDef(decorator_list=[]) as node]:
+            return node
+    return None
 
 
 def _takes(given: ast.arguments, passed: set[str]) -> bool:

@@ -55,28 +55,25 @@ def _importable(folder: Path) -> list[Path]:
 
 
 def named_in(
-    root: SharedRoot,
-    read: Sequence[Input],
-    folders: Iterable[Path],
-    code_path: Path,
-    wrong: Refusals,
-    *,
-    is_whole: bool,
+    root: SharedRoot, read: Iterable[Input], places: Sequence[Path], wrong: Refusals, *, is_whole: bool
 ) -> Iterator[Input]:
     """The files that the files of tools and agent loops among the inputs name; a class that is nowhere is noted in `wrong`.
 
-    `folders` are those of PYTHONPATH; not `is_whole` says that it has others, which only the nodes have.
+    `places` are where the job imports from, the snapshot and the folders of PYTHONPATH; not `is_whole` says that it has others, which only
+    the nodes have.
     """
-    places = [code_path, *folders]
-    for one in read:
-        if one.key.endswith(_NAMES_CLASSES) and root.has(one.path) and one.path.is_file():
-            for key, text in _texts(one.path):
-                path = Path(text)
-                if path.is_absolute() and root.has(path) and path.is_file():
-                    yield Input(one.key, path, f"{one.named}, of which {key}={shown(text)}", one.fact)
-                if key.rpartition(".")[2] in _CLASSES and _DOTTED.fullmatch(text):
-                    with wrong.noted():
-                        _need_class(text, f"{key}={shown(text)} in {one.named}", places, is_whole=is_whole)
+    for one in (one for one in read if one.key.endswith(_NAMES_CLASSES) and _is_file(root, one.path)):
+        for key, text in _texts(one.path):
+            named, path = f"{key}={shown(text)}", Path(text)
+            if path.is_absolute() and _is_file(root, path):
+                yield Input(one.key, path, f"{one.named}, of which {named}", one.fact)
+            if key.rpartition(".")[2] in _CLASSES and _DOTTED.fullmatch(text):
+                with wrong.noted():
+                    _need_class(text, f"{named} in {one.named}", places, is_whole=is_whole)
+
+
+def _is_file(root: SharedRoot, path: Path) -> bool:
+    return root.has(path) and path.is_file()
 
 
 def _texts(file: Path) -> list[tuple[str, str]]:

@@ -72,29 +72,26 @@ class Values:
             raise _of_shell(given, f"${{{unknown}}}")
         if value is None or "${" in text or ".env_vars." in key:  # variables are texts
             return
-        wanted, kind = _kind(default), _kind(value)
-        like = _like(value) if isinstance(value, str) else kind
-        match wanted:
-            case "a flag":
-                fits = kind == "a flag" or (kind == "a number" and value in (0, 1))
-            case "a number":
-                fits = kind in ("a number", "a flag") or (like == "a text" and self._takes_text(key, value))
-            case "a list":  # verl takes one text, too
-                like = "a list" if kind == "a text" and value.strip()[:1] == "[" else like
-                fits = kind == "a list" or (kind == "a text" and value != "" and like not in ("null", "a list"))
-            case "a mapping":
-                fits = kind == "a mapping"
-            case _:
-                is_flag = wanted == "null" and value in ("True", "False")
-                fits = kind != "a text" or not (is_flag or like in ("null", "a list"))
-        if fits:
+        like = _like(value, _kind(default))
+        if self._fits(key, _kind(default), value, like):
             return
         right = "null" if like == "null" else _FLAGS.get(str(value).lower(), str(value).strip())
-        cure = f"write {key}={shown(right)}" if like in (wanted, "null") else f"write {wanted}"
-        own = ", ".join(map(str, default)) if wanted == "a mapping" else str(default)
-        if wanted in ("null", "a text"):
-            raise BadInput(f"{given} sets a text that looks like {like}: write {key}={shown(right)}.")
-        raise BadInput(f"{given} sets {kind}, but in verl's config it is {wanted} ({shown(own, 80)}): {cure}.")
+        raise _of_another_type(given, default, value, like, f"{key}={shown(right)}")
+
+    def _fits(self, key: str, wanted: str, value: Any, like: str) -> bool:
+        """Whether verl takes a `value`, which looks `like` that kind, where it wants this kind."""
+        kind = _kind(value)
+        match wanted:
+            case "a flag":
+                return kind == "a flag" or (kind == "a number" and value in (0, 1))
+            case "a number":
+                return kind in ("a number", "a flag") or (like == "a text" and self._takes_text(key, value))
+            case "a list":  # verl takes one text, too
+                return kind == "a list" or (kind == "a text" and value != "" and like not in ("null", "a list"))
+            case "a mapping":
+                return kind == "a mapping"
+        is_flag = wanted == "null" and value in ("True", "False")
+        return kind != "a text" or not (is_flag or like in ("null", "a list"))
 
     def _takes_text(self, key: str, word: str) -> bool:
         """Whether verl has this text, as in `save_freq == "after_each_epoch"`, or declares the key as one, as in `threshold: str | float`."""
@@ -145,9 +142,23 @@ def _kind(value: Any) -> str:
     return "a mapping" if isinstance(value, Mapping) else "a list" if isinstance(value, Sequence) else "a text"
 
 
-def _like(text: str) -> str:
-    """The kind that a text would be, if verl's config or Python had it without quotes."""
-    plain = text.strip()
+def _of_another_type(given: str, default: Any, value: Any, like: str, right: str) -> BadInput:
+    """The refusal of a `value` that looks `like` a kind which verl does not take where it has `default`; `right` may be what was meant."""
+    wanted = _kind(default)
+    if wanted in ("null", "a text"):
+        return BadInput(f"{given} sets a text that looks like {like}: write {right}.")
+    cure = f"write {right}" if like in (wanted, "null") else f"write {wanted}"
+    own = ", ".join(map(str, default)) if wanted == "a mapping" else str(default)
+    return BadInput(f"{given} sets {_kind(value)}, but in verl's config it is {wanted} ({shown(own, 80)}): {cure}.")
+
+
+def _like(value: Any, wanted: str) -> str:
+    """The kind that a value would be, if verl's config, which wants this kind, or Python had it without quotes."""
+    if not isinstance(value, str):
+        return _kind(value)
+    plain = value.strip()
+    if wanted == "a list" and plain.startswith("["):
+        return wanted
     with suppress(ValueError):
         float(plain)
         return "a number"

@@ -5,12 +5,14 @@ A wrong refusal is worse than a missed mistake: a set of words counts only if ve
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.plan.source import Source
+
+_T = TypeVar("_T")
 
 
 class _Registry(NamedTuple):
@@ -67,22 +69,18 @@ class Words:
 
     def taken(self, key: str, default: Any, config: Callable[[str], Any]) -> set[str]:
         """All words that a key takes, arguments as of `need`; none if it takes any, or if that is not known."""
-        setting = next((setting for end, setting in _OWN_WORDS.items() if key.endswith(end)), None)
+        setting = _by_end(_OWN_WORDS, key)
         if config(_EXTERNAL) or (setting and config(setting)):
             return set()
-        registry = next((each for end, each in _REGISTRIES.items() if key.endswith(end)), None)
-        renamed = next((name for end, name in _COMPARED_AS.items() if key.endswith(end)), None)
         own = set(default) if isinstance(default, list | tuple) else {default}
-        if registry is not None:
+        words = set[str]()
+        if (registry := _by_end(_REGISTRIES, key)) is not None:
             words = self._registered(registry)
-        elif renamed is not None:
+        elif (renamed := _by_end(_COMPARED_AS, key)) is not None:
             words, own = self._compared(renamed, own), own - {None}
         elif isinstance(default, str):
             above, _, leaf = key.rpartition(".")
-            target = str((config(above) or {}).get("_target_") or "").rpartition(".")[2] if above else ""
-            words = self._of_class(target, leaf) or self._compared(leaf, own)
-        else:
-            return set()
+            words = self._of_class(_class_around(above, config), leaf) or self._compared(leaf, own)
         return words if own <= words else set()
 
     def _registered(self, registry: _Registry) -> set[str]:
@@ -101,18 +99,13 @@ class Words:
         return set().union(*closed, *(_words_of(test, name, tree) for tree in trees for test in ast.walk(tree)))
 
     def _of_class(self, target: str, name: str) -> set[str]:
-        """The words that the class `target`, to which verl's config turns the mapping around the key, or a class above it insists on."""
+        """The words that the class `target`, or the nearest class above it in its file, insists on."""
         definition = re.compile(rf"^class {re.escape(target)}\b", re.MULTILINE)
         files = [file for file, text in self._source.files.items() if target and definition.search(text)]
         for tree in map(self._parsed, files):
-            classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-            queue = [target]
-            while queue:
-                node = classes.get(queue.pop())
-                if node is not None:
-                    if words := set[str]().union(*_closed(node, tree, name)):
-                        return words
-                    queue += [base.id for base in node.bases if isinstance(base, ast.Name)]
+            for node in _with_bases(target, tree):
+                if words := set[str]().union(*_closed(node, tree, name)):
+                    return words
         return set()
 
     def _parse(self, file: str) -> ast.Module:
@@ -126,26 +119,69 @@ def _texts(node: ast.AST) -> set[str]:
     return {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
 
 
-def _registered_in(tree: ast.Module, names: tuple[str, ...]) -> Iterator[str]:
-    """The words in decorators with these names, and in collections that are assigned to one of them; a member of an Enum is its value."""
-    members = {
+def _by_end(table: Mapping[str, _T], key: str) -> _T | None:
+    """What a table has for the end of a key."""
+    return next((each for end, each in table.items() if key.endswith(end)), None)
+
+
+def _class_around(above: str, config: Callable[[str], Any]) -> str:
+    """The name of the class to which verl turns the mapping at a key, by its `_target_`; "" if there is none."""
+    return str((config(above) or {}).get("_target_") or "").rpartition(".")[2] if above else ""
+
+
+def _with_bases(name: str, tree: ast.Module) -> Iterator[ast.ClassDef]:
+    """The class of that name in a file, and the classes above it there."""
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    queue = [name]
+    while queue:
+        node = classes.get(queue.pop())
+        if node is not None:
+            yield node
+            queue += [base.id for base in node.bases if isinstance(base, ast.Name)]
+
+
+def _registered_in(tree: ast.Module, names: tuple[str, ...]) -> set[str]:
+    """The words in decorators with these names, and in collections that are assigned to one of them."""
+    return _in_decorators(tree, names) | _in_collections(tree, names)
+
+
+def _in_decorators(tree: ast.Module, names: tuple[str, ...]) -> set[str]:
+    """The words that decorators with these names get; a member of an Enum is its value."""
+    members = _members_of_classes(tree)
+    decorators = [each for node in ast.walk(tree) for each in getattr(node, "decorator_list", ())]
+    calls = [each for each in decorators if isinstance(each, ast.Call) and _end_of(each.func) in names]
+    arguments = [part for call in calls for part in (*call.args, *(word.value for word in call.keywords))]
+    return set[str]().union(*(_texts(part) | members.get(ast.unparse(part), set()) for part in arguments))
+
+
+def _members_of_classes(tree: ast.Module) -> dict[str, set[str]]:
+    """The texts that classes assign, by `Class.NAME`."""
+    return {
         f"{node.name}.{each.targets[0].id}": _texts(each.value)
         for node in tree.body
         if isinstance(node, ast.ClassDef)
         for each in node.body
         if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
     }
+
+
+def _in_collections(tree: ast.Module, names: tuple[str, ...]) -> set[str]:
+    """The words in the collections that are assigned to these names; of a mapping only its keys, and of a key that is a tuple its first."""
+    found = set[str]()
+    for value in _assigned(tree, names):
+        keys = value.keys if isinstance(value, ast.Dict) else [value]
+        parts = [each.elts[0] if isinstance(each, ast.Tuple) else each for each in keys if each is not None]
+        found |= set[str]().union(*map(_texts, parts))
+    return found
+
+
+def _assigned(tree: ast.Module, names: tuple[str, ...]) -> Iterator[ast.expr]:
+    """What is assigned to one of these names."""
     for node in ast.walk(tree):
-        for decorator in getattr(node, "decorator_list", ()):
-            if isinstance(decorator, ast.Call) and _end_of(decorator.func) in names:
-                for part in (*decorator.args, *(word.value for word in decorator.keywords)):
-                    yield from _texts(part) | members.get(ast.unparse(part), set())
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if any(_end_of(target) in names for target in targets):
-                keys = node.value.keys if isinstance(node.value, ast.Dict) else [node.value]
-                for part in filter(None, keys):
-                    yield from _texts(part.elts[0] if isinstance(part, ast.Tuple) else part)
+                yield node.value
 
 
 def _end_of(node: ast.AST) -> str | None:
@@ -190,23 +226,30 @@ def _closed(within: ast.AST, tree: ast.AST, name: str) -> Iterator[set[str]]:
     A single word is what some part of verl wants in a case of its own, such as one rollout of several.
     """
     for node in ast.walk(within):
-        match node:
-            case ast.Assert(test=ast.Compare() as test) | (ast.AnnAssign() as test):
-                words = _words_of(test, name, tree)
-            case ast.If(test=ast.Compare(ops=[ast.NotIn() | ast.NotEq()]) as test, body=[*_, ast.Raise()]):
-                words = _words_of(test, name, tree)
-            case ast.If(orelse=[_, *_]):
-                words = _of_chain(node, name, tree)
-            case ast.FunctionDef(body=[*statements, ast.Raise()]):
-                ifs = [
-                    each for each in statements if isinstance(each, ast.If) and isinstance(each.body[-1], ast.Return)
-                ]
-                parts = [_words_of(each.test, name, tree) for each in ifs]
-                words = set().union(*parts) if len(list(filter(None, parts))) > 1 else set()
-            case _:
-                continue
+        words = _insisted_on(node, tree, name)
         if len(words) > 1:
             yield words
+
+
+def _insisted_on(node: ast.AST, tree: ast.AST, name: str) -> set[str]:
+    """The words beyond which this statement raises; none for any other statement."""
+    match node:
+        case ast.Assert(test=ast.Compare() as test) | (ast.AnnAssign() as test):
+            return _words_of(test, name, tree)
+        case ast.If(test=ast.Compare(ops=[ast.NotIn() | ast.NotEq()]) as test, body=[*_, ast.Raise()]):
+            return _words_of(test, name, tree)
+        case ast.If(orelse=[_, *_]):
+            return _of_chain(node, name, tree)
+        case ast.FunctionDef(body=[*statements, ast.Raise()]):
+            return _of_returns(statements, name, tree)
+    return set()
+
+
+def _of_returns(statements: Sequence[ast.stmt], name: str, tree: ast.AST) -> set[str]:
+    """The words of each `if …: return` in a function that raises in the end; none of one alone."""
+    ifs = [each for each in statements if isinstance(each, ast.If) and isinstance(each.body[-1], ast.Return)]
+    parts = [words for each in ifs if (words := _words_of(each.test, name, tree))]
+    return set().union(*parts) if len(parts) > 1 else set()
 
 
 def _of_chain(node: ast.If, name: str, tree: ast.AST) -> set[str]:
