@@ -160,7 +160,7 @@ class Driver:
                     if planned is None:
                         return False
                     submit.say_left_out(planned)
-                    submit.send(planned, RayApi(planned.driver.address), self.secrets[spec], self.args.knobs)
+                    submit.send(planned, self.secrets[spec], self.args.knobs)
             except RegressError as error:
                 say.error(str(error))
                 raise RegressError(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from verl_regress.base.knobs import Knobs
 from verl_regress.base.layout import SharedRoot
-from verl_regress.cluster.ray_api import RayApi
 from verl_regress.export import compose_project, dstack, kuberay
 from verl_regress.export.job import Export, Site
 from verl_regress.plan import plan, request
@@ -74,6 +73,6 @@ def run_exported(args: argparse.Namespace) -> int:
         if args.reserve is not None:
             submit.reserve(replace(planned, cluster_has=args.reserve), values)
         else:
-            submit.send(planned, RayApi(planned.driver.address), values, Knobs({}))
+            submit.send(planned, values, Knobs({}))
     print(planned.job.submission_id)
     return 0

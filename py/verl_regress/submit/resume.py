@@ -100,7 +100,7 @@ def _begin(
     if knobs.is_on("DRY_RUN"):
         submit.print_plan(planned)
         return 0
-    submit.send(planned, RayApi(planned.driver.address), values, knobs, announce=args.announce)
+    submit.send(planned, values, knobs, announce=args.announce)
     where = f"{attempt.checkpoint} (step {attempt.step})" if attempt.checkpoint else "the beginning"
     say.info(
         f"attempt {attempt.job_dir.attempt} of {attempt.job_dir.submission_id}, as asked for {asked.ray_id}, from {where}"
@@ -124,16 +124,10 @@ def _as_before(planned: plan.Plan, attempt: Attempt, typed: Sequence[Override], 
     """Compare code and inputs with the record of the attempt's parent. Returns the plan with what inputs outside the shared root contained
     then, for the launcher to compare. Raises BadInput for a change that nobody typed, unless ALLOW_MISMATCH=1 allows it.
     """
-    parent, keys = attempt.parent, [override.parts()[1] for override in typed]
-    before = {Path(path): sha256 for path, sha256 in find.inputs_of(parent).items() if sha256}
-    before |= {
-        Path(each["path"]): each["sha256"] for each in find.plan_of(parent).get("inputs") or () if each["sha256"]
-    }
-    chosen = {one.path for one in planned.inputs if any(f"{one.key}.".startswith(f"{key}.") for key in keys)}
-    before = {path: sha256 for path, sha256 in before.items() if path not in chosen}
-    hashed, code = submit.with_hashes(planned), parent.read_config("code.json") or {}
-    was, now = code.get("tree_sha256"), planned.code.record["tree_sha256"]
-    changed = [] if was in (None, now) else [f"CODE_ID={planned.code.code_id} (tree {now[:12]}, it was {was[:12]})"]
+    parent, chosen = attempt.parent, _inputs_set_by(typed, planned)
+    before = {path: sha256 for path, sha256 in _hashes_of(parent).items() if path not in chosen}
+    hashed = submit.with_hashes(planned)
+    changed = _changed_code(planned, parent)
     changed += [str(path) for path, sha256 in hashed.hashes.items() if before.get(path, sha256) != sha256]
     if not changed:
         return replace(hashed, hashes={**before, **hashed.hashes})
@@ -146,6 +140,26 @@ def _as_before(planned: plan.Plan, attempt: Attempt, typed: Sequence[Override], 
         f"{sentence}, so a further attempt would be another job: put that back, submit it as a job of its own with 'make submit "
         f"JOBSPEC={say.shown(parent.config)}/job_spec.json{begin}', or set ALLOW_MISMATCH=1."
     )
+
+
+def _hashes_of(job: JobDir) -> dict[Path, str]:
+    """What the inputs of a job contained, as its launcher recorded it and as its plan has it, which wins."""
+    before = {Path(path): sha256 for path, sha256 in find.inputs_of(job).items() if sha256}
+    inputs = find.plan_of(job).get("inputs") or ()
+    return before | {Path(each["path"]): each["sha256"] for each in inputs if each["sha256"]}
+
+
+def _inputs_set_by(typed: Sequence[Override], planned: plan.Plan) -> set[Path]:
+    """The inputs that these overrides set, directly or through a mapping around their key."""
+    keys = [override.parts()[1] for override in typed]
+    return {one.path for one in planned.inputs if any(f"{one.key}.".startswith(f"{key}.") for key in keys)}
+
+
+def _changed_code(planned: plan.Plan, parent: JobDir) -> list[str]:
+    """The code id with both trees, if it has another tree than the record of the parent; else nothing."""
+    was = (parent.read_config("code.json") or {}).get("tree_sha256")
+    now = planned.code.record["tree_sha256"]
+    return [] if was in (None, now) else [f"CODE_ID={planned.code.code_id} (tree {now[:12]}, it was {was[:12]})"]
 
 
 def _need_over(args: argparse.Namespace, asked: JobDir) -> None:

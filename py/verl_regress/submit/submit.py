@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
                 _need_packages(planned, known)
             print_plan(planned)
             return 0
-        send(planned, RayApi(planned.driver.address), values, args.knobs, via=args.via, announce=args.announce)
+        send(planned, values, args.knobs, via=args.via, announce=args.announce)
     print(planned.job.submission_id)
     return 0
 
@@ -183,19 +183,14 @@ def print_plan(planned: plan.Plan) -> None:
 
 
 def send(
-    planned: plan.Plan,
-    api: RayApi,
-    secrets: Mapping[str, str],
-    knobs: Knobs,
-    *,
-    via: str = "sdk",
-    announce: bool = False,
+    planned: plan.Plan, secrets: Mapping[str, str], knobs: Knobs, *, via: str = "sdk", announce: bool = False
 ) -> None:
     """Compare with the nodes' packages, reserve the directory, write `config/` and the secrets, submit, record the result.
 
     The result goes to `state/submitted`, with the checks of `make doctor` that the user left out. ALLOW_MISMATCH counts, too. With `announce`, the id is printed on stdout as soon as a job may come of it.
     """
     secret_files.check(secrets, planned.environment.secrets, planned.request.spec.origin)
+    api = RayApi(planned.driver.address)
     up = nodes.alive_nodes(api)
     _need_on_workers(planned, up)
     planned = with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=knobs.is_on("ALLOW_MISMATCH")))
