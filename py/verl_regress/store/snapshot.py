@@ -196,7 +196,7 @@ def load(
 
 @dataclass(frozen=True)
 class Use:
-    """A use of a snapshot: `since` when it must be whole, what the user does `then`, after the cure, and which `error` it is if it is not."""
+    """What a snapshot is used for: since when it must be whole, how the cure ends, and the error that is raised if it is not whole."""
 
     since: str = "it was made"
     then: str = ""
@@ -298,7 +298,7 @@ def _changes(directory: Path, listing: bytes) -> list[str]:
 
 
 def _compile(directory: Path, target: Path, file_count: int) -> None:
-    """Compile a tree of so many files, as one at `target`. What does not compile, such as a template, gets no bytecode."""
+    """Compile a tree of so many files, which is going to be at `target`. What does not compile, such as a template, gets no bytecode."""
     compileall.compile_dir(
         directory / "verl",
         quiet=2,
