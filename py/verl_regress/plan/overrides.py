@@ -116,5 +116,5 @@ def with_file_logger(override: Override) -> Override:
     match = _LOGGERS.fullmatch(override.text)
     if match is None or re.search(r"\bfile\b", override.text):
         return override
-    given = match[2] or match[3]
-    return replace(override, text=f"{match[1]}[{f'{given},' if given else ''}file]", origin=f"{override.origin}{WITH_SEED}")
+    loggers = ",".join(filter(None, (match[2] or match[3], "file")))
+    return replace(override, text=f"{match[1]}[{loggers}]", origin=f"{override.origin}{WITH_SEED}")
