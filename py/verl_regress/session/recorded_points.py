@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from verl_regress.base.layout import JobDir, SharedRoot
 from verl_regress.jobs.status import DAMAGED
@@ -30,14 +30,14 @@ def collect(root: SharedRoot) -> tuple[list[Point], list[Left]]:
         except (CannotJudge, *DAMAGED) as error:
             left.append(Left(session.path.name, _why_not(error)))
             continue
-        for run, case, side, job in sorted(runs, key=lambda each: each[2]):  # A first: its code is mostly the older one
+        for run in sorted(runs, key=lambda each: each.side):  # A first: its code is mostly the older one
             try:
-                if job["submission_id"] not in seen:
-                    seen.add(job["submission_id"])
-                    point = _point(root, session, evidence["begin"]["time"], case, side, run, job)
+                if run.job["submission_id"] not in seen:
+                    seen.add(run.job["submission_id"])
+                    point = _point(root, session, evidence["begin"]["time"], run)
                     points.append(replace(point, failed_checks=failed))
             except (CannotJudge, *DAMAGED) as error:
-                left.append(Left(f"{run} of {session.path.name}", _why_not(error)))
+                left.append(Left(f"{run.name} of {session.path.name}", _why_not(error)))
     return points, left
 
 
@@ -64,8 +64,17 @@ def _why_not(error: Exception) -> str:
     return str(error) if is_said else f"its evidence is damaged ({type(error).__name__}: {error})"
 
 
-def _runs(evidence: Evidence) -> list[tuple[str, Case, str, Mapping[str, Any]]]:
-    """The recorded runs of the suite's cases in their order: name, case, side and evidence. Raises CannotJudge if there is none."""
+class _Recorded(NamedTuple):
+    """A run that a session has recorded: what it is a run of, and its evidence."""
+
+    name: str
+    case: Case
+    side: str
+    job: Mapping[str, Any]
+
+
+def _runs(evidence: Evidence) -> list[_Recorded]:
+    """The recorded runs of the suite's cases in their order. Raises CannotJudge if there is none."""
     if "begin" not in evidence:
         raise CannotJudge("it has no evidence/begin.json: it is not a session, or was cut off")
     if not jobs_of(evidence):
@@ -73,12 +82,11 @@ def _runs(evidence: Evidence) -> list[tuple[str, Case, str, Mapping[str, Any]]]:
     cases = suites.of_recorded(evidence["begin"]["suite"]).cases
     of_cases = [case for case in cases if not case.is_in_group]  # those train a single step
     known = {run: (case, side) for case in of_cases for side in "AB" for run in schedule.runs_of(case, side, evidence)}
-    return [(run, *known[run], job) for run, job in jobs_of(evidence).items() if run in known]
+    return [_Recorded(run, *known[run], job) for run, job in jobs_of(evidence).items() if run in known]
 
 
-def _point(
-    root: SharedRoot, session: Session, time: str, case: Case, side: str, run: str, job: Mapping[str, Any]
-) -> Point:
+def _point(root: SharedRoot, session: Session, time: str, run: _Recorded) -> Point:
+    job = run.job
     recorded = JobDir(Path(job["job_dir"]))
     here = JobDir(root.path / recorded.path.relative_to(recorded.root.path))  # a host sees it at another path
     if not here.path.is_dir():
@@ -86,9 +94,9 @@ def _point(
     code = job["code"] or {}
     return Point(
         run=_of_any_session(verdict.run_of({**job, "job_dir": str(here.path)})),
-        case=case.name,
-        side=side,
-        name=run,
+        case=run.case.name,
+        side=run.side,
+        name=run.name,
         session=session.path.name,
         time=time,
         code=job["plan"]["code_id"],
@@ -96,8 +104,8 @@ def _point(
         source=str(code.get("source") or ""),
         revision=_revision(code),
         log=os.path.relpath(here.driver_log, root.sessions),
-        decisive=tuple(verdict.decisive_of(case)),
-        ignore=case.ignore,
+        decisive=tuple(verdict.decisive_of(run.case)),
+        ignore=run.case.ignore,
     )
 
 

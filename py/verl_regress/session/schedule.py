@@ -103,6 +103,11 @@ def spent(evidence: Evidence) -> int:
     return recorded + sum(name.startswith("lost-") for name in evidence)
 
 
+def is_used_up(budget: int | None, evidence: Evidence) -> bool:
+    """The session may make no further run."""
+    return budget is not None and spent(evidence) >= budget
+
+
 def next_run(
     suite: Suite, evidence: Evidence, wants: Callable[[Case], Collection[str]], only: Collection[str] | None = None
 ) -> Run | None:

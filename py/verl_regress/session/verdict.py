@@ -34,30 +34,36 @@ def of_case(case: Case, evidence: Evidence, budget: int | None = None) -> list[V
         return [_of_group(case, evidence, budget)]
     if lacking := _without_a_pair(case, evidence, budget):
         return [lacking]
-    sides = {side: schedule.runs_of(case, side, evidence) for side in "AB"}
     try:
-        a, b = ([run_of(job) for job in sides[side].values()] for side in "AB")
-        judged = judge.case(
-            a,
-            b,
-            name=case.name,
-            decisive=decisive_of(case),
-            ignore=case.ignore,
-            deterministic=_deterministic(case, evidence),
-            perturbed=[run_of(job) for job in schedule.special_of(case, schedule.PERTURBED, evidence)],
-        )
-        found = [_with_files(_compared_with_its_source(judged, case, evidence), sides)]
-        if of_rollout := _of_rollout(case, evidence, found[0], budget):
-            found = [_with_half(found[0], of_rollout), _with_files(of_rollout, sides)]
-        if case.speed:
-            found.append(judge.speed(a, b, name=case.part("speed")))
-        if case.memory:
-            found.append(judge.memory(a, b, name=case.part("memory")))
+        found = _of_pairs(case, evidence, budget)
     except CannotJudge as error:
         return [judge.unrun(Unrun(case.name, unreadable=str(error)))]
-    used_up = budget if budget is not None and schedule.spent(evidence) >= budget else None
-    if used_up is not None or len(sides["B"]) == len(case.seeds):
+    used_up = budget if schedule.is_used_up(budget, evidence) else None
+    if used_up is not None or len(schedule.runs_of(case, "B", evidence)) == len(case.seeds):
         found = [_with_limit(verdict, case, used_up) for verdict in found]
+    return found
+
+
+def _of_pairs(case: Case, evidence: Evidence, budget: int | None) -> list[Verdict]:
+    """The verdicts on a case that has a pair, the one on its training first. Raises CannotJudge."""
+    sides = {side: schedule.runs_of(case, side, evidence) for side in "AB"}
+    a, b = ([run_of(job) for job in sides[side].values()] for side in "AB")
+    judged = judge.case(
+        a,
+        b,
+        name=case.name,
+        decisive=decisive_of(case),
+        ignore=case.ignore,
+        deterministic=_deterministic(case, evidence),
+        perturbed=[run_of(job) for job in schedule.special_of(case, schedule.PERTURBED, evidence)],
+    )
+    found = [_with_files(_compared_with_its_source(judged, case, evidence), sides)]
+    if of_rollout := _of_rollout(case, evidence, found[0], budget):
+        found = [_with_half(found[0], of_rollout), _with_files(of_rollout, sides)]
+    if case.speed:
+        found.append(judge.speed(a, b, name=case.part("speed")))
+    if case.memory:
+        found.append(judge.memory(a, b, name=case.part("memory")))
     return found
 
 
@@ -189,26 +195,39 @@ def wants(case: Case, evidence: Evidence) -> set[str]:
     if case.is_in_group:
         return set()
     found = of_case(case, evidence)
-    open_ones = [verdict for verdict in found if verdict.is_open and verdict.pairs]
+    of_pairs = [verdict for verdict in found if verdict.pairs]
     lacks = {
-        schedule.AGAIN: _deterministic(case, evidence) is None
-        and any(verdict.deterministic is None and verdict.case == case.name for verdict in open_ones),
-        # A's second run is further from its first, which recorded, than from another one that replays.
-        schedule.THIRD: schedule.records(case, evidence)
-        and found[0].deterministic is False
-        and ((found[0].agrees and not found[0].is_bit_equal) or bool(found[0].pairs_needed)),
-        schedule.PERTURBED: any(verdict.needs_perturbed for verdict in found if verdict.pairs),
-        # B's run comes first; what it differs in, A's own tells.
-        schedule.ROLLOUT: any(
-            verdict.is_open
-            and verdict.deterministic is None
-            and (verdict.first or not schedule.special_of(case, schedule.ROLLOUT, evidence, "B"))
-            for verdict in found
-            if verdict.case == case.part("rollout")
-        ),
-        schedule.PAIRS: any(verdict.pairs_needed for verdict in open_ones),
+        schedule.AGAIN: any(_lacks_repeat(verdict, case, evidence) for verdict in of_pairs),
+        schedule.THIRD: _lacks_third_run(found[0], case, evidence),
+        schedule.PERTURBED: any(verdict.needs_perturbed for verdict in of_pairs),
+        schedule.ROLLOUT: any(_lacks_own_rollouts(verdict, case, evidence) for verdict in found),
+        schedule.PAIRS: any(verdict.is_open and verdict.pairs_needed for verdict in of_pairs),
     }
     return {what for what, is_lacking in lacks.items() if is_lacking}
+
+
+def _lacks_repeat(verdict: Verdict, case: Case, evidence: Evidence) -> bool:
+    """For an open verdict on the case's training, as long as nothing says whether A repeats itself."""
+    if verdict.case != case.name or not verdict.is_open or verdict.deterministic is not None:
+        return False
+    return _deterministic(case, evidence) is None
+
+
+def _lacks_third_run(trainer: Verdict, case: Case, evidence: Evidence) -> bool:
+    """For a replayed case of which A's two runs differ, unless B is bit-equal to A or is known to differ.
+
+    The first one recorded, so only a third one tells how far two replays are apart.
+    """
+    if trainer.deterministic is not False or not schedule.records(case, evidence):
+        return False
+    return (trainer.agrees and not trainer.is_bit_equal) or bool(trainer.pairs_needed)
+
+
+def _lacks_own_rollouts(verdict: Verdict, case: Case, evidence: Evidence) -> bool:
+    """For an open verdict on the rollouts that a replayed case samples itself: B's run, and if that differs, A's."""
+    if verdict.case != case.part("rollout") or not verdict.is_open or verdict.deterministic is not None:
+        return False
+    return verdict.first is not None or not schedule.special_of(case, schedule.ROLLOUT, evidence, "B")
 
 
 def run_of(job: Mapping[str, Any]) -> records.Run:
@@ -255,7 +274,7 @@ def decisive_of(case: Case) -> list[Decisive]:
 
 
 def _why_ended(evidence: Evidence, budget: int | None) -> str:
-    is_used_up = budget is not None and schedule.spent(evidence) >= budget
+    is_used_up = schedule.is_used_up(budget, evidence)
     return f"BUDGET={budget} runs were used up before" if is_used_up else "the session ended before"
 
 

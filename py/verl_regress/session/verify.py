@@ -171,14 +171,18 @@ def _begin(root: SharedRoot, args: argparse.Namespace, text: str, requests: Mapp
         for name, reason in refusals.items():
             composition.record_refusal(session, name, reason)
     if not args.knobs["ONLY"]:
-        replays = {spec for spec, each in requests.items() if args.knobs.is_on("REPLAY") and each.workload.samples_key}
-        most = sum(case.most_runs(is_replayed=case.spec in replays) for case in suite.cases)
-        most = min(most, args.knobs.number("BUDGET") or sys.maxsize)
-        least = min(2 * len(suite.cases), most)
-        may_reuse = suite.reuse and any(case.spec not in replays or case.speed or case.memory for case in suite.cases)
-        reused = ", less those of A that earlier sessions made" if may_reuse else ""
-        say.info(f"this session makes {least} to {most} runs{reused}")
+        _say_how_many_runs(suite, requests, args.knobs)
     return session
+
+
+def _say_how_many_runs(suite: Suite, requests: Mapping[str, Request], knobs: Knobs) -> None:
+    replays = {spec for spec, each in requests.items() if knobs.is_on("REPLAY") and each.workload.samples_key}
+    most = sum(case.most_runs(is_replayed=case.spec in replays) for case in suite.cases)
+    most = min(most, knobs.number("BUDGET") or sys.maxsize)
+    least = min(2 * len(suite.cases), most)
+    may_reuse = suite.reuse and any(case.spec not in replays or case.speed or case.memory for case in suite.cases)
+    reused = ", less those of A that earlier sessions made" if may_reuse else ""
+    say.info(f"this session makes {least} to {most} runs{reused}")
 
 
 def _open(root: SharedRoot, args: argparse.Namespace) -> int:
@@ -198,32 +202,52 @@ def _chosen(args: argparse.Namespace) -> set[str]:
 
 def _next(driver: Driver, budget: int | None) -> Run | None:
     """The next run; None if nothing is lacking, or the budget is used up. Earlier runs of A are taken over."""
-    from verl_regress.session import reuse, verdict  # here, because numpy and scipy take half a second to load
+    from verl_regress.session import verdict  # here, because numpy and scipy take half a second to load
 
-    root, session, suite = driver.root, driver.session, driver.suite
     while True:
-        known = session.evidence()
+        known = driver.session.evidence()
         only = set(known["begin"]["only"])
-        runs = checks.runs_for(suite, only) if only else None
-        following = schedule.next_run(suite, known, partial(verdict.wants, evidence=known), runs)
+        runs = checks.runs_for(driver.suite, only) if only else None
+        following = schedule.next_run(driver.suite, known, partial(verdict.wants, evidence=known), runs)
         if following is None:
             return None
-        case = suite.case(following.case)
-        # Its rollouts are this session's.
-        is_replayed = following.kind == schedule.ROLLOUT or schedule.recording_of(following, known) is not None
-        may_reuse = suite.reuse and not only and following.side == "A" and not is_replayed
-        earlier = reuse.earlier_run_of_a(root, session, case, following) if may_reuse else None
-        if earlier is not None:
-            before, job = earlier
-            session.write_job(following.name, {**job, "reused_from": before.path.name})
-            say.skip(f"{following.name} (the run {job['submission_id']} of the session {before.path.name} is the same)")
+        may_reuse = not only and _may_reuse(following, driver.suite, known)
+        if may_reuse and _take_over(following, driver):
             continue
-        if budget is not None and schedule.spent(known) >= budget:
+        if schedule.is_used_up(budget, known):
             say.info(f"BUDGET={budget} runs are used up: the verdict is about the runs made so far")
             return None
-        if may_reuse and (changed := reuse.changed_inputs(root, session, case, following)):
-            say.info(f"{following.name} runs again: since {changed[0]} ran, {' and '.join(changed[1])} changed")
+        if may_reuse:
+            _say_why_again(following, driver)
         return following
+
+
+def _may_reuse(run: Run, suite: Suite, known: schedule.Evidence) -> bool:
+    """May an earlier session's run be recorded as this one? Only a run of A, and only if it does not train on this session's rollouts."""
+    is_replayed = run.kind == schedule.ROLLOUT or schedule.recording_of(run, known) is not None
+    return suite.reuse and run.side == "A" and not is_replayed
+
+
+def _take_over(run: Run, driver: Driver) -> bool:
+    """Record a run of an earlier session as this one; False if no run there is the same."""
+    from verl_regress.session import reuse  # as above
+
+    earlier = reuse.earlier_run_of_a(driver.root, driver.session, driver.suite.case(run.case), run)
+    if earlier is None:
+        return False
+    before, job = earlier
+    driver.session.write_job(run.name, {**job, "reused_from": before.path.name})
+    say.skip(f"{run.name} (the run {job['submission_id']} of the session {before.path.name} is the same)")
+    return True
+
+
+def _say_why_again(run: Run, driver: Driver) -> None:
+    """Say which inputs of an earlier run have changed, if it could be reused but for that."""
+    from verl_regress.session import reuse  # as above
+
+    changed = reuse.changed_inputs(driver.root, driver.session, driver.suite.case(run.case), run)
+    if changed is not None:
+        say.info(f"{run.name} runs again: since {changed[0]} ran, {' and '.join(changed[1])} changed")
 
 
 def _judge(driver: Driver) -> int:
