@@ -253,52 +253,52 @@ def _await_over(port: str, token: Path, job: str) -> None:
 
 def _bare(session: Path, shared: Path, name: str) -> None:
     """verl's command line and environment of each job, as its record has them, but for where they write and our own hooks."""
-    recorded = [
-        (path.stem[4:], json.loads(path.read_text(encoding="utf-8"))) for path in session.glob("evidence/job-*.json")
-    ]
-    recorded.sort(key=lambda each: str(each[1]["time"]))  # a job that continues another one comes behind it
-    found = {key: job for key, job in recorded if "reused_from" not in job}
-    root = next(Path(job["job_dir"]).parents[1] for job in found.values())
-    homes = {job["job_dir"]: str(root / "bare" / name / key) for key, job in found.items()}
-
-    def elsewhere(text: str) -> str:
-        for old, new in homes.items():
-            text = text.replace(old, new)
-        return text
-
-    (shared / "bare" / name).mkdir(parents=True)
-    (shared / "bare" / name / "order").write_text("".join(f"{key}\n" for key in found), encoding="utf-8")
-    for key, job in found.items():
-        config = shared / Path(job["job_dir"]).relative_to(root) / "config"
-        plan = json.loads(elsewhere((config / "resolved.json").read_text(encoding="utf-8")))
-        runtime_env = json.loads(elsewhere((config / "runtime_env.json").read_text(encoding="utf-8")))
-        variables = runtime_env["env_vars"]
-        variables.pop("VERL_REGRESS_SECRETS", None)
-        hooks = variables["VERL_REGRESS_HOOKS"].split(",")
-        variables["VERL_REGRESS_HOOKS"] = ",".join(hook for hook in hooks if hook not in _OURS)
-        home = shared / "bare" / name / key
+    jobs = _own_jobs(session)
+    root = next(path.parents[1] for path in jobs.values())
+    homes = {str(path): str(root / "bare" / name / key) for key, path in jobs.items()}
+    bare = shared / "bare" / name
+    bare.mkdir(parents=True)
+    (bare / "order").write_text("".join(f"{key}\n" for key in jobs), encoding="utf-8")
+    for key, path in jobs.items():
+        config = shared / path.relative_to(root) / "config"
+        plan = _read_elsewhere(config / "resolved.json", homes)
+        runtime_env = _read_elsewhere(config / "runtime_env.json", homes)
+        _remove_ours(runtime_env["env_vars"])
         for part in ("logs", "checkpoints", "state/reports"):
-            (home / part).mkdir(parents=True)
-        (home / "run.sh").write_text(f"exec {shlex.join(plan['argv'])}\n", encoding="utf-8")
+            (bare / key / part).mkdir(parents=True)
+        (bare / key / "run.sh").write_text(f"exec {shlex.join(plan['argv'])}\n", encoding="utf-8")
         argv = [
-            "ray",
-            "job",
-            "submit",
-            "--address",
-            plan["address"],
-            "--submission-id",
-            f"bare-{name}-{key}",
-            "--entrypoint-num-cpus",
-            f"{plan['entrypoint_num_cpus']:g}",
-            "--entrypoint-resources",
-            json.dumps(plan["entrypoint_resources"]),
-            "--runtime-env-json",
-            json.dumps(runtime_env),
-            "--",
-            "sh",
-            f"{homes[job['job_dir']]}/run.sh",
+            *("ray", "job", "submit", "--address", plan["address"], "--submission-id", f"bare-{name}-{key}"),
+            *("--entrypoint-num-cpus", f"{plan['entrypoint_num_cpus']:g}"),
+            *("--entrypoint-resources", json.dumps(plan["entrypoint_resources"])),
+            *("--runtime-env-json", json.dumps(runtime_env)),
+            *("--", "sh", f"{homes[str(path)]}/run.sh"),
         ]
-        (home / "argv").write_text("".join(f"{word}\0" for word in argv), encoding="utf-8")
+        (bare / key / "argv").write_text("".join(f"{word}\0" for word in argv), encoding="utf-8")
+
+
+def _own_jobs(session: Path) -> dict[str, Path]:
+    """The directories of the jobs that the session ran itself, in the order of time: one that continues another comes behind it."""
+    evidence = {
+        path.stem[4:]: json.loads(path.read_text(encoding="utf-8")) for path in session.glob("evidence/job-*.json")
+    }
+    in_time = sorted(evidence.items(), key=lambda each: str(each[1]["time"]))
+    return {key: Path(job["job_dir"]) for key, job in in_time if "reused_from" not in job}
+
+
+def _read_elsewhere(file: Path, homes: Mapping[str, str]) -> Any:
+    """The JSON of a job, with its new home wherever it names the directory of the old one."""
+    text = file.read_text(encoding="utf-8")
+    for old, new in homes.items():
+        text = text.replace(old, new)
+    return json.loads(text)
+
+
+def _remove_ours(variables: dict[str, str]) -> None:
+    """Remove from a job's environment what verl does not need to train."""
+    variables.pop("VERL_REGRESS_SECRETS", None)
+    hooks = variables["VERL_REGRESS_HOOKS"].split(",")
+    variables["VERL_REGRESS_HOOKS"] = ",".join(hook for hook in hooks if hook not in _OURS)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -378,34 +378,21 @@ def record(run: Run, job: Path, facts: Mapping[str, Any]) -> None:
 
 def _cut_down(job: Path, run: Run) -> dict[str, str]:
     """The files of an attempt with the fields that the judge reads; verl's resolved config is left out."""
-    said = _read(job / "config/asked.json").get("said") or {}
-    if run.rollouts:
-        said["overrides"] = [each for each in said["overrides"] if not each["text"].startswith(_REPLAY)]
-    rl = "sft" if run.recipe.workload == "sft" else "rl"
-    nodes = [
-        node
-        for each in sorted(job.glob("debug/*-submitted/nodes.json"))[:1]
-        for node in (_read(each).get("answer") or {}).get("result") or []
-    ]
-    workers = sum(not node.get("is_head_node") for node in nodes)
-    of_profile = _read(job / "config/ray_config.yaml").get("trainer_overrides") or {}
-    # Numbers instead of ${8*workers}: earlier records have them.
-    overrides = {key: [of_shape(text, workers, 1) for text in texts] for key, texts in of_profile.items()}
+    bundle = min(job.glob("debug/*-submitted/nodes.json"), default=None)
+    nodes = [] if bundle is None else (_read(bundle).get("answer") or {}).get("result") or []
     content = {
-        "config/asked.json": {
-            "said": {key: said[key] for key in ("seed", "overrides", "deterministic") if said.get(key) is not None}
-        },
+        "config/asked.json": {"said": _said(job, run)},
         "config/job_spec.json": _some(_read(job / "config/job_spec.json"), ("trainer_overrides",)),
-        "config/ray_config.yaml": {"trainer_overrides": _some(overrides, (rl, run.recipe.workload))},
+        "config/ray_config.yaml": {"trainer_overrides": _of_profile(job, run, nodes)},
         "config/resolved.json": _some(_read(job / "config/resolved.json"), _RESOLVED),
         "config/runtime_env.json": _some(_read(job / "config/runtime_env.json"), ("env_vars",)),
         "state/ended": _some(
             _read(job / "state/ended"), ("exit_code", "reason", "told_to_stop", "cause", "lost_nodes", "head_gone")
         ),
     }
-    for path in sorted(job.glob("debug/*-submitted/nodes.json"))[:1]:
+    if bundle is not None:
         shapes = [_some(node, ("is_head_node", "state", "resources_total")) for node in nodes]
-        content[str(path.relative_to(job))] = {"answer": {"result": shapes}}
+        content[str(bundle.relative_to(job))] = {"answer": {"result": shapes}}
     texts = {name: _dumped(each) for name, each in content.items() if each}
     if run.recipe.measured:
         for path in job.glob("state/memory/*.txt"):
@@ -413,6 +400,23 @@ def _cut_down(job: Path, run: Run) -> dict[str, str]:
     if (job / "logs/metrics.jsonl").is_file():
         texts["logs/metrics.jsonl"] = _metrics((job / "logs/metrics.jsonl").read_text(encoding="utf-8"), run)
     return texts
+
+
+def _said(job: Path, run: Run) -> dict[str, Any]:
+    """What the user asked for, without where the rollouts are."""
+    said = _read(job / "config/asked.json").get("said") or {}
+    if run.rollouts:
+        said["overrides"] = [each for each in said["overrides"] if not each["text"].startswith(_REPLAY)]
+    return {key: said[key] for key in ("seed", "overrides", "deterministic") if said.get(key) is not None}
+
+
+def _of_profile(job: Path, run: Run, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The profile's overrides for the workload. They have numbers instead of ${8*workers}, as in earlier records."""
+    workers = sum(not node.get("is_head_node") for node in nodes)
+    of_all = _read(job / "config/ray_config.yaml").get("trainer_overrides") or {}
+    overrides = {key: [of_shape(text, workers, 1) for text in texts] for key, texts in of_all.items()}
+    family = "sft" if run.recipe.workload == "sft" else "rl"
+    return _some(overrides, (family, run.recipe.workload))
 
 
 def _metrics(text: str, run: Run) -> str:
@@ -514,16 +518,23 @@ def looks(pairs: Sequence[Pair]) -> dict[int, Verdict]:
     """What the judge says by the number of pairs: of the first pair and at its declared looks, until it decides."""
     found: dict[int, Verdict] = {}
     for count in (1, *LOOKS) if pairs else ():
-        a, b = [run for side, _ in pairs[:count] for run in side], [run for _, run in pairs[:count]]
+        a = [run for side, _ in pairs[:count] for run in side]
+        b = [run for _, run in pairs[:count]]
         if is_decided(found) or not all(map(is_recorded, (*a, *b))):
             break
-        # As in a session, A's third run is asked for where two do not decide.
-        for runs in [a[:2], a] if count == 1 else [a]:
-            if count not in found or found[count].word in (Word.INCONCLUSIVE, Word.SAME):
-                found[count] = judge.case(
-                    *([_loaded(run, is_replay=bool(b[0].rollouts)) for run in side] for side in (runs, b))
-                )
+        found[count] = _first_verdict(a, b) if count == 1 else _verdict(a, b)
     return found
+
+
+def _first_verdict(a: Sequence[Run], b: Sequence[Run]) -> Verdict:
+    """The verdict on the first pair. As in a session, A's third run is asked for where two do not decide."""
+    verdict = _verdict(a[:2], b)
+    return _verdict(a, b) if a[2:] and verdict.word in (Word.INCONCLUSIVE, Word.SAME) else verdict
+
+
+def _verdict(a: Sequence[Run], b: Sequence[Run]) -> Verdict:
+    is_replay = bool(b[0].rollouts)
+    return judge.case(*([_loaded(run, is_replay=is_replay) for run in side] for side in (a, b)))
 
 
 def _loaded(run: Run, *, is_replay: bool) -> Recorded:

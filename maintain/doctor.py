@@ -72,22 +72,31 @@ def main(action: str, names: Sequence[str]) -> int:
 def make(*words: str, **knobs: str) -> subprocess.CompletedProcess[str]:
     """A command of ours, its output as one text."""
     return subprocess.run(
-        words, cwd=REPO, env={**os.environ, **knobs}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )  # fmt: skip
+        words,
+        cwd=REPO,
+        env={**os.environ, **knobs},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
 
 
 def doctor(*words: str) -> tuple[list[dict[str, str]], float]:
     """The records of `make doctor`, and its seconds."""
     began = time.monotonic()
     said = subprocess.run(
-        ["scripts/11_doctor.sh", *words], cwd=REPO, env={**os.environ, "JSON": "1"}, capture_output=True, text=True, check=False
-    )  # fmt: skip
+        ["scripts/11_doctor.sh", *words],
+        cwd=REPO,
+        env={**os.environ, "JSON": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     seconds = round(time.monotonic() - began, 1)
-    return (
-        json.loads(said.stdout)["checks"]
-        if said.stdout
-        else [{"status": ALARM, "code": "?", "where": "", "seen": said.stderr}]
-    ), seconds
+    if not said.stdout:
+        return [{"status": ALARM, "code": "?", "where": "", "seen": said.stderr}], seconds
+    return json.loads(said.stdout)["checks"], seconds
 
 
 def in_faults(names: Sequence[str], act: Callable[[], Any]) -> Any:
@@ -107,13 +116,22 @@ def attempt(*names: str) -> list[Record]:
     """Plants faults, runs the doctor once, and says what it found of each."""
     records, seconds = in_faults(names, doctor)
     alarms = [one for one in records if one["status"] == ALARM]
+    others = sorted({one["code"] for one in alarms} - {FAULTS[name].code for name in names})
     said = []
     for name in names:
         fault = FAULTS[name]
-        found = [one for one in alarms if one["code"] == fault.code and fault.node in one["where"]]
-        first = found[0] if found else {"where": "", "seen": ""}
-        others = sorted({one["code"] for one in alarms} - {FAULTS[each].code for each in names})
-        said.append({"name": name, "code": fault.code, "found": bool(found), "where": first["where"], "seen": first["seen"], "others": others, "seconds": seconds})  # fmt: skip
+        found = next((one for one in alarms if one["code"] == fault.code and fault.node in one["where"]), None)
+        said.append(
+            {
+                "name": name,
+                "code": fault.code,
+                "found": found is not None,
+                "where": found["where"] if found else "",
+                "seen": found["seen"] if found else "",
+                "others": others,
+                "seconds": seconds,
+            }
+        )
         print(json.dumps(said[-1]), flush=True)
     return said
 
@@ -252,32 +270,52 @@ def checks() -> Iterable[str]:
 
 def recorded(record: Mapping[str, Any]) -> Iterable[str]:
     """What was found, and when."""
-    healthy, gates, faults = record["healthy"], record["gates"], record["faults"]
-    made = sorted({(one["written"].partition("T")[0], one["commit"], one["machine"]) for one in faults})
-    seconds = [one["seconds"] for one in healthy] or [0.0]
-    yield f"{sum(one['found'] for one in faults)} of {len(faults)} planted faults were found by their code; {len(healthy)} runs on healthy nodes raised"
-    yield f"{sum(len(one['alarms']) for one in healthy)} alarms. On a head and two workers `make doctor` took {statistics.median(seconds):.1f} s (at most {max(seconds):.1f} s), the gate"
-    later = [one["found"] for one in faults if one["name"] in CHOSEN_LATER]
-    yield f"{statistics.median(gates or [0.0]):.1f} s. Recorded with {'; '.join(f'commit {commit} ({date}), {where}' for date, commit, where in made)}."
-    yield f"Of the {len(later)} faults that were chosen by another person after the checks were done, {sum(later)} were found by their code."
+    yield from counted(record)
     if saw := record.get("without"):
-        yield f"*Without the doctor* was recorded with commit {saw['commit']} ({saw['written'].partition('T')[0]}), {saw['machine']}; on healthy nodes `make up` and the job took {saw['seconds']:.0f} s there."
+        yield f"*Without the doctor* was recorded with {origin(saw)}; on healthy nodes `make up` and the job took {saw['seconds']:.0f} s there."
     yield from (
         "",
         "| planted | found as | what was seen | after | without the doctor |",
         "| --- | --- | --- | --- | --- |",
     )
-    for one in faults:
-        found = f"`{one['code']}`" if one["found"] else f"**not found** (`{one['code']}`)"
-        also = f" (also {', '.join(one['others'])})" if one["others"] else ""
-        saw = f"{one['where']}: {one['seen'].removeprefix('error ').strip()}" if one["found"] else "-"
-        without = one.get("without")
-        of_job = " (a job, in [reliability.md](../maintain/reliability.md))" if without and without.get("job") else ""
-        instead = (
-            f"{without['seconds']:.0f} s: {without['said'].replace('<', '&lt;')}{of_job}" if without else "not measured"
-        )
-        cells = (one["name"], found + also, saw, f"{one['seconds']} s", instead)
-        yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+    yield from map(row, record["faults"])
+
+
+def counted(record: Mapping[str, Any]) -> Iterable[str]:
+    """How many faults were found, how many alarms healthy nodes raised, and how long that took."""
+    faults, healthy = record["faults"], record["healthy"]
+    found = sum(one["found"] for one in faults)
+    alarms = sum(len(one["alarms"]) for one in healthy)
+    seconds = [one["seconds"] for one in healthy] or [0.0]
+    gate = statistics.median(record["gates"] or [0.0])
+    by_date = sorted(faults, key=lambda one: (one["written"].partition("T")[0], one["commit"], one["machine"]))
+    later = [one["found"] for one in faults if one["name"] in CHOSEN_LATER]
+    yield f"{found} of {len(faults)} planted faults were found by their code; {len(healthy)} runs on healthy nodes raised"
+    yield f"{alarms} alarms. On a head and two workers `make doctor` took {statistics.median(seconds):.1f} s (at most {max(seconds):.1f} s), the gate"
+    yield f"{gate:.1f} s. Recorded with {'; '.join(dict.fromkeys(map(origin, by_date)))}."
+    yield f"Of the {len(later)} faults that were chosen by another person after the checks were done, {sum(later)} were found by their code."
+
+
+def origin(record: Mapping[str, Any]) -> str:
+    """With which commit, when and where this was recorded."""
+    return f"commit {record['commit']} ({record['written'].partition('T')[0]}), {record['machine']}"
+
+
+def row(fault: Mapping[str, Any]) -> str:
+    """A fault's row of the table."""
+    found = f"`{fault['code']}`" if fault["found"] else f"**not found** (`{fault['code']}`)"
+    also = f" (also {', '.join(fault['others'])})" if fault["others"] else ""
+    saw = f"{fault['where']}: {fault['seen'].removeprefix('error ').strip()}" if fault["found"] else "-"
+    cells = (fault["name"], found + also, saw, f"{fault['seconds']} s", instead(fault.get("without")))
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def instead(saw: Mapping[str, Any] | None) -> str:
+    """What one sees of a fault without the doctor."""
+    if not saw:
+        return "not measured"
+    of_job = " (a job, in [reliability.md](../maintain/reliability.md))" if saw.get("job") else ""
+    return f"{saw['seconds']:.0f} s: {saw['said'].replace('<', '&lt;')}{of_job}"
 
 
 if __name__ == "__main__":

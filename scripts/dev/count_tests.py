@@ -88,35 +88,42 @@ def count_suite(reports: Path, suite: str) -> tuple[Counts, str]:
     return counts, f"{len(counts.skipped)} skipped" if counts.skipped else ""
 
 
+def unexpected_skips(counts: Counts, expected_skips: Path | None) -> list[tuple[str, str]]:
+    """The skipped tests that the file does not list with their reason; without a file, none."""
+    if expected_skips is None:
+        return []
+    expected = yaml.safe_load(expected_skips.read_text())
+    return [(test, reason) for test, reason in counts.skipped if expected.get(test) != reason]
+
+
+def print_failures(suite: str, counts: Counts) -> None:
+    """Print each failed test and the end of its report."""
+    for test, report in counts.failures:
+        print(f"{suite}: '{test}' failed:")
+        print("".join(f"    {line}\n" for line in report.splitlines()[-SHOWN_LINES:]), end="")
+
+
 def main(reports: Path, suites: list[str], expected_skips: Path | None = None) -> int:
     """Print the counts of the suites and their sum."""
-    expected = None if expected_skips is None else yaml.safe_load(expected_skips.read_text())
-    total_passed = total_failed = 0
+    passed = failed = 0
     flaky = []
     for suite in suites:
         counts, said = count_suite(reports, suite)
-        if expected is None:
-            unexpected = []
-        else:
-            unexpected = [(test, reason) for test, reason in counts.skipped if expected.get(test) != reason]
-        failed = counts.failed + len(unexpected)
-        total_passed += counts.passed
-        total_failed += failed
-        print(f"{suite}: {counts.passed} passed, {failed} failed" + (f" ({said})" if said else ""))
-        flaky += [
-            f"{suite}: '{test}' is flaky: it failed, and passed when its file ran again." for test in counts.flaky
-        ]
-        for test, report in counts.failures:
-            print(f"{suite}: '{test}' failed:")
-            print("".join(f"    {line}\n" for line in report.splitlines()[-SHOWN_LINES:]), end="")
+        unexpected = unexpected_skips(counts, expected_skips)
+        counts.failed += len(unexpected)
+        passed += counts.passed
+        failed += counts.failed
+        flaky += [(suite, test) for test in counts.flaky]
+        print(f"{suite}: {counts.passed} passed, {counts.failed} failed" + (f" ({said})" if said else ""))
+        print_failures(suite, counts)
         for test, reason in unexpected:
             print(f"{suite}: '{test}' was skipped ('{reason}'): let it run here, or list it in {expected_skips}.")
     if not suites:
-        total_failed = 1
-    for line in flaky:
-        print(line)
-    print(f"{total_passed} passed, {total_failed} failed")
-    return 1 if total_failed else 0
+        failed = 1
+    for suite, test in flaky:
+        print(f"{suite}: '{test}' is flaky: it failed, and passed when its file ran again.")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
