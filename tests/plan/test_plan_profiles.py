@@ -36,7 +36,7 @@ OWNER = "OWNER_ID=0123456789abcdef; stat() { echo alice; }"
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A copy of the files that the scripts read, without env/local.env, and a `docker` that only records its call."""
+    """A copy of the files that the scripts read, without env/local.env, and a `docker` that only records its call of Compose."""
     root = tmp_path / "checkout"
     for name in ("scripts", "env", "py", "judge", "rehearsal", "jobspecs"):
         shutil.copytree(REPO / name, root / name, ignore=shutil.ignore_patterns("local.env", "__pycache__"))
@@ -44,7 +44,7 @@ def checkout(tmp_path):
         shutil.copy(file, root)
     docker = write(
         tmp_path / "bin" / "docker",
-        f'#!/bin/sh\nprintf "%s\\0" "$@" >"{tmp_path}/argv"; cat >"{tmp_path}/stdin"; env -0 >"{tmp_path}/environment"\n',
+        f'#!/bin/sh\n[ "$1" = compose ] || exit 0\nprintf "%s\\0" "$@" >"{tmp_path}/argv"; cat >"{tmp_path}/stdin"; env -0 >"{tmp_path}/environment"\n',
     )
     docker.chmod(0o755)
     return root
