@@ -13,14 +13,14 @@ override targets := help check build up doctor down prepare snapshot submit slur
 .PHONY: $(targets)
 
 # Knobs from the command line reach the scripts only through the environment, byte for byte: a recipe never names a variable, and
-# `value` keeps make from expanding one. (Make drops spaces in front of a value.)
-override knobs := $(shell sed -n 's/^\([A-Z][A-Z0-9_]*\)=.*/\1/p' env/defaults.env)
+# `value` keeps make from expanding one. (Make drops spaces in front of a value. Before 4.4 its $(shell) does not get LC_ALL from above.)
+override knobs := $(shell LC_ALL=C sed -n 's/^\([A-Z][A-Z0-9_]*\)=.*/\1/p' env/defaults.env)
 # Variables of make, of the shell and of the tools that we call are not checked here. HF_TOKEN is not in this list: a secret must
 # not be on a command line, where the process list shows it.
 override of_others := SHELL MAKE MAKEFLAGS GNUMAKEFLAGS MAKEFILES PATH HOME TMPDIR TERM LANG LC_% NO_COLOR CI CONTAINER_HOST DOCKER_% PIP_% HF_HOME HF_ENDPOINT HF_HUB_% %_proxy %_PROXY
 override unknown := $(filter-out $(knobs) $(of_others),$(given))
 # Knobs whose names other programs may use: what the environment has is not meant for us.
-override typed := $(shell sed -n '/^#: .*, typed, for /{n; s/=.*//p; }' env/defaults.env)
+override typed := $(shell LC_ALL=C sed -n '/^#: .*, typed, for /{n; s/=.*//p; }' env/defaults.env)
 unexport $(unknown) $(filter-out $(given),$(typed))
 $(foreach v,$(filter-out $(unknown),$(given)),$(eval override export $$v := $$(value $$v)))
 override MAKEOVERRIDES := # a make that a script calls gets them from the environment, too

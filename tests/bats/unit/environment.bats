@@ -12,6 +12,8 @@ setup() {
   printf '%s\n' 'set -o noglob' 'cd() { return 1; }' 'sed() { echo odd; }' >"${BOX}/shell_init"
   stub_ssh
   stub printenv 'printf "%s\n" "$VERL_REGRESS_NODE_IP"'
+  # In some locales I is not in [A-Z].
+  stub sed "case \$LC_ALL in C | C.UTF-8) exec '$(command -v sed)' \"\$@\" ;; esac; echo \"sed in the locale \$LC_ALL\"; exit 1"
   # It answers only in the environment that is ours.
   stub python3 '[[ ${RAY_ADDRESS-}${RAY_AUTH_TOKEN-}${PYTHONHOME-}${PYTHONWARNINGS-}${GIT_DIR-} == "" && $* == "- ray "* ]] && echo 2.60.0'
 }
