@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -180,9 +181,14 @@ def _say(text: str) -> None:
     print(f"        {verdict_text.printable(text)}", file=sys.stderr, flush=True)
 
 
-def _git(repository: Path, *arguments: str) -> str:
+def _git(repository: Path, *arguments: str, **variables: str) -> str:
     done = subprocess.run(
-        ["git", "-C", str(repository), *arguments], capture_output=True, text=True, errors="replace", check=False
+        ["git", "-C", str(repository), *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     if done.returncode:
         said = " ".join(done.stderr.split()) or "it says nothing"
@@ -274,11 +280,12 @@ def _forget(runs: Path) -> None:
 
 
 def _export(repository: Path, side: Side) -> None:
+    """Write the files of its verl as a checkout has them: `git archive` leaves out and changes what attributes say (export-ignore)."""
     side.code.mkdir(parents=True)
-    archive = subprocess.Popen(["git", "-C", str(repository), "archive", side.commit, "verl"], stdout=subprocess.PIPE)
-    unpacked = subprocess.run(["tar", "-x", "-C", str(side.code)], stdin=archive.stdout, check=False)
-    if archive.wait() or unpacked.returncode:
-        raise BadInput(f"The files of {side.commit[:12]} cannot be written to {side.code} (the reason is above).")
+    with tempfile.TemporaryDirectory() as ours:
+        places = {"GIT_INDEX_FILE": f"{ours}/index", "GIT_WORK_TREE": str(side.code.absolute())}
+        _git(repository, "read-tree", "--prefix=verl/", f"{side.commit}:verl", **places)
+        _git(repository, "checkout-index", "--all", **places)
 
 
 def _make_inputs(inputs: Path) -> None:

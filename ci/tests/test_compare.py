@@ -98,6 +98,12 @@ def test_equal_runs_of_every_case_are_identical(compared, capsys):
     assert ET.parse(compared.out / "junit.xml").getroot().attrib["failures"] == "0"
 
 
+def test_files_of_a_commit_are_those_of_a_checkout(compared, repository):
+    repository[1](**{".gitattributes": "verl/core.py export-ignore\n"})
+    assert compared("sft") == 0
+    assert compared.code["head"] == "a = 2\n"
+
+
 def test_base_trains_once_unless_its_cached_run_is_cut_off(compared, tmp_path):
     compared("sft")
     assert (compared("sft"), compared.trained) == (0, ["sft of head"])
