@@ -194,8 +194,8 @@ def _config_of(code_path: Path, module: str, snapshot: str) -> tuple[Path, str]:
 
 @dataclass
 class _Own:
-    """What the `given` overrides apply to: verl's own config, with Hydra's; by text of an override verl's value and the new one; the optional
-    overrides without a key; and the overrides that Hydra cannot apply, with its errors.
+    """What the `given` overrides apply to: verl's own config, with Hydra's; by text of an override verl's value and the new one; the
+    optional overrides without a key; and the overrides that Hydra cannot apply, with its errors.
     """
 
     given: Sequence[Override]

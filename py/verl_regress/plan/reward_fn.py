@@ -47,7 +47,10 @@ def named_in(composed: Composed) -> tuple[str, str, str]:
 
 
 def check(root: SharedRoot, composed: Composed, given: Path | None, origin: str) -> None:
-    """Raise BadInput if verl could not load the job's reward function; `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec."""
+    """Raise BadInput if verl could not load the job's reward function.
+
+    `given` is the JobSpec's reward_fn_path, and `origin` the JobSpec.
+    """
     key, text, name = named_in(composed)
     if not text and given is not None:
         raise BadInput(
@@ -109,9 +112,10 @@ def defines(path: Path, name: str) -> bool:
 
 
 def check_call(root: SharedRoot, composed: Composed, code_path: Path, code: Mapping[str, Any]) -> None:
-    """Raise BadInput if verl's call of the job's reward function can only be a TypeError; `code` is the record of the snapshot at `code_path`.
+    """Raise BadInput if verl's call of the job's reward function can only be a TypeError.
 
-    A function that is decorated, imported or assigned, and a reward manager of the user's own, may do anything: they are not checked.
+    `code` is the record of the snapshot at `code_path`. A function that is decorated, imported or assigned, and a reward manager of the
+    user's own, may do anything: they are not checked.
     """
     key, text, name = named_in(composed)
     path = _checked_path(root, text)

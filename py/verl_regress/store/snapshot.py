@@ -206,8 +206,10 @@ class Use:
 def need_whole(
     target: Path, record: Mapping[str, Any], named: str, use: Use | None = None, trusted: Collection[str] | None = None
 ) -> None:
-    """Read every file of the snapshot at `target`. Raises the error of `use` if it is not the tree of `record` (any more), and BadInput if a
-    user whom we do not trust can change it: `trusted` are those of a job, as recorded when it was submitted. `named` begins the message.
+    """Read every file of the snapshot at `target`, which messages call `named`.
+
+    Raises the error of `use` if it is not the tree of `record` (any more), and BadInput if a user whom we do not trust can change it:
+    `trusted` are those of a job, as recorded when it was submitted.
     """
     use = use or Use()
     again = f"make it again with '{_make(target.name, record)}'{use.then}"
