@@ -43,6 +43,30 @@ devices::take() {
   log::ok "the workers get ${GPU_IDS}, of $(devices::shown) that this shell may use (${DEVICES_SOURCE})"
 }
 
+# devices::as_on_host: lines of nvidia-smi, each of which begins with an id, with the ids of the host. Slurm may hide the devices of other jobs
+# (ConstrainDevices): then nvidia-smi counts the job's own from 0, but SLURM_JOB_GPUS has the host's ids (sbatch(1)).
+devices::as_on_host() {
+  local lines=() ids=() i
+  mapfile -t lines
+  output::read_lines ids devices::_of_job
+  ((${#ids[@]} == ${#lines[@]})) || ids=()
+  ((${#ids[@]} == 0)) || ((ids[-1] >= ${#lines[@]})) || ids=() # it may see all of the host's
+  for i in "${!ids[@]}"; do
+    [[ ! ${lines[i]} =~ ^[0-9]+, ]] || lines[i]="${ids[i]},${lines[i]#*,}" # and not a message of nvidia-smi
+  done
+  ((${#lines[@]} == 0)) || printf '%s\n' "${lines[@]}"
+}
+
+# devices::_of_job: the ids that Slurm gave to this step or job, the lowest first.
+devices::_of_job() {
+  local name
+  for name in SLURM_STEP_GPUS SLURM_JOB_GPUS; do
+    [[ -v $name && ${!name} =~ ^[0-9,-]+$ ]] || continue
+    devices::_ids "$name" | sort -n
+    return
+  done
+}
+
 # devices::shown: their ids, or "none".
 devices::shown() { (IFS=, && printf '%s\n' "${DEVICES_GIVEN[*]:-none}"); }
 

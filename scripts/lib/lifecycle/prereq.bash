@@ -155,7 +155,8 @@ prereq::gpus() {
   devices::take
   case $PROFILE in
     gpu)
-      prereq::try prereq::_enough_gpus 'NVIDIA GPUs (nvidia-smi -L)' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)"
+      prereq::try prereq::_enough_gpus 'NVIDIA GPUs (nvidia-smi -L)' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)" \
+        "$(prereq::_nvidia --query-gpu=index,uuid | sed -nE 's/^([0-9]+),.*/\1/p' | tail -n 1)"
       ((PREREQ_FAILED > 0)) || prereq::_nvidia_gpus
       prereq::try prereq::_nvidia_engine
       ;;
@@ -172,11 +173,12 @@ prereq::gpus() {
   esac
 }
 
+# prereq::_enough_gpus WHAT COUNT [HIGHEST]: HIGHEST is the last id, where the ids may not follow each other from 0 on.
 prereq::_enough_gpus() {
   local given=()
   if [[ -n $GPU_IDS ]]; then
     mapfile -t given < <(tr , '\n' <<<"$GPU_IDS" | sort -nu)
-    ((${#given[@]} == WORKERS * GPUS_PER_WORKER && given[-1] < $2)) ||
+    ((${#given[@]} == WORKERS * GPUS_PER_WORKER && given[-1] <= ${3:-$(($2 - 1))})) ||
       cli::die 2 "GPU_IDS=${GPU_IDS} (from ${ENV_ORIGIN[GPU_IDS]}) must name $((WORKERS * GPUS_PER_WORKER)) of this machine's $2 $1, from 0 on and each once: WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each."
   fi
   ((WORKERS * GPUS_PER_WORKER <= $2)) ||
@@ -261,7 +263,13 @@ prereq::_gpu_processes() {
     sed -E '/[ /]nvidia-cuda-mps-server$/d; s/^([^,]*, [^,]*).*/\1/'
 }
 
-prereq::_nvidia() { nvidia-smi "$@" --format=csv,noheader 2>/dev/null || true; }
+prereq::_nvidia() {
+  if [[ $1 == --query-gpu=index,* ]]; then
+    { nvidia-smi "$@" --format=csv,noheader 2>/dev/null || true; } | devices::as_on_host
+  else
+    nvidia-smi "$@" --format=csv,noheader 2>/dev/null || true
+  fi
+}
 
 # prereq::_driver: what the profile's compose file mounts of this machine's driver is here.
 prereq::_driver() {

@@ -144,6 +144,12 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::run prereq::gpus; }
   assert_status 0
   assert_line "ok      the workers get 4,5, of 4,5,2 that this shell may use (CUDA_VISIBLE_DEVICES='4,5,2')"
   assert_line 'ok      2 GPUs checked: driver, MIG and processes (nvidia-smi)'
+  nvidia 2 $'GPU-9, 4242, python3\n'
+  gpus PROFILE=gpu GPUS_PER_WORKER=1 SLURM_JOB_GPUS=4,6 CUDA_VISIBLE_DEVICES=0,1 # and nvidia-smi sees no other
+  assert_status 0
+  assert_line "ok      the workers get 4,6, of 4,6 that this shell may use (SLURM_JOB_GPUS='4,6', CUDA_VISIBLE_DEVICES='0,1')"
+  assert_line 'ok      2 GPUs checked: driver, MIG and processes (nvidia-smi)'
+  nvidia 8 ''
   gpus PROFILE=gpu CUDA_VISIBLE_DEVICES=4,5
   assert_error 2 "This shell may use 2 devices of this host (CUDA_VISIBLE_DEVICES='4,5'), but WORKERS=2 with GPUS_PER_WORKER=4 each are required (profile gpu): lower one of the knobs, or correct or unset the variable."
   gpus PROFILE=gpu GPUS_PER_WORKER=1 GPU_IDS=3,4 SLURM_JOB_GPUS=4,5
