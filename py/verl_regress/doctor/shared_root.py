@@ -82,7 +82,9 @@ def _meet(plan: Plan) -> dict[str, Any]:
     and between which times it `looked`, by the clock that gives files their times. A file says how much its node's clock is ahead of that."""
     if not (plan.quick or any(_file(plan, peer, "lock").exists() for peer in plan.peers)):
         time.sleep(_LOOKED)
-    mine, saw, end = _file(plan, plan.node, "lock"), set[str](), time.monotonic() + _PATIENCE
+    end = time.monotonic() + _PATIENCE
+    saw = set[str]()
+    mine = _file(plan, plan.node, "lock")
     new = mine.with_suffix(".new")
     new.touch()
     began = new.stat().st_mtime

@@ -90,11 +90,14 @@ def _prepared(root: SharedRoot) -> dict[str, list[int]]:
 
 def _watch(job: JobDir, cluster: str, secrets: leaks.Written) -> dict[str, Any]:
     """What this node showed until the job was over, and what Ray has written here. Only looks while it trained count."""
-    end, looks, most = time.monotonic() + _LONGEST, 0, 0
+    end = time.monotonic() + _LONGEST
+    looks = most = 0
     found, peers = set[str](), set[str]()
     while job.read_state("ended") is None and time.monotonic() < end:
         count, shown = leaks.in_processes(secrets)
-        looks, most, found = looks + (job.read_state("started") is not None), max(most, count), found | shown
+        looks += job.read_state("started") is not None
+        most = max(most, count)
+        found |= shown
         peers |= processes.peers(processes.of_cluster(cluster))
         time.sleep(_LOOK_EVERY)
     files = leaks.files_below(ray_internals.ALL_LOGS)

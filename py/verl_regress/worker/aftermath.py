@@ -147,12 +147,13 @@ def _class_of(actor: Mapping[str, Any]) -> str:
 
 def _explain_crash(job: JobDir, actor: Mapping[str, Any], raylet: Node | None) -> str:
     process = f"{_class_of(actor)} (process {actor.get('pid')})"
-    node, counted, gcs = raylet.name if raylet else "a node", None, os.environ.get("RAY_ADDRESS", "")
+    node = raylet.name if raylet else "a node"
+    counted = None
     if raylet is not None and raylet.address == nodes.own_address():
         counted = node_memory.counters()
     elif raylet is not None:
         with contextlib.suppress(RegressError):
-            counted = ray_internals.node_memory(gcs, raylet.node_id, _TASK_SECONDS)
+            counted = ray_internals.node_memory(os.environ.get("RAY_ADDRESS", ""), raylet.node_id, _TASK_SECONDS)
     has_killed = _has_killed(job, counted)
     if counted is not None and has_killed:
         return f", out of memory: the kernel of {node} killed its {process}{_sizes(job, counted, actor.get('pid'))}"
