@@ -96,11 +96,11 @@ env::_resolve_path() {
 # env::is_given KEY: the user set it, on the command line, in the environment or in env/local.env.
 env::is_given() { [[ ${ENV_ORIGIN[$1]} == "$ENV_TYPED" || ${ENV_ORIGIN[$1]} == env/local.env ]]; }
 
-# env::give KEY VALUE...: from here on, as if the user had set them.
+# env::give KEY VALUE...: from here on, as if the user had set them, or with an empty value as if nobody had.
 env::give() {
   while (($#)); do
     declare -g "$1=$2"
-    ENV_ORIGIN[$1]=$ENV_TYPED
+    ENV_ORIGIN[$1]=${2:+$ENV_TYPED}
     shift 2
   done
 }

@@ -42,8 +42,8 @@ GCS_PORT=<6379> from env/defaults.env
 @test "only what the user set is given, and what a script gives in the user's place" {
   printf 'DATASET=local\n' >"${HERE}/env/local.env"
   # shellcheck disable=SC2016  # expanded when the script runs
-  sandbox::run WORKERS=7 scripts/verb.sh eval 'env::load_knobs; env::give MODEL small LIMIT 5
-    for knob in WORKERS DATASET MODEL LIMIT WORKER_GPUS GCS_PORT; do ! env::is_given "$knob" || echo "$knob=${!knob}"; done'
+  sandbox::run WORKERS=7 JOB=mine scripts/verb.sh eval 'env::load_knobs; env::give MODEL small LIMIT 5 JOB ""
+    for knob in WORKERS DATASET MODEL LIMIT JOB WORKER_GPUS GCS_PORT; do ! env::is_given "$knob" || echo "$knob=${!knob}"; done'
   [[ $output == $'WORKERS=7\nDATASET=local\nMODEL=small\nLIMIT=5\n=='* ]] || fail 'others'
 }
 
