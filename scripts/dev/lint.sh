@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # lint: runs every linter on every file of its kind. Prints how many files each one checked; none is a failure.
 #
-#   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, mypy, import-linter, workflows, action; report in
+#   scripts/dev/lint.sh   shellcheck, shfmt, ruff check, ruff format, complexipy, mypy, import-linter, workflows, action; report in
 #                         build/reports/lint.tap
 #
 # The linters are the pinned ones of .venv, which is created if necessary; their settings are in pyproject.toml, .editorconfig and
@@ -75,6 +75,8 @@ lint::run shellcheck "${shell_files[@]}" -- lint::on_all_cores shellcheck
 lint::run shfmt "${shell_files[@]}" -- shfmt -d
 lint::run 'ruff check' "${python_files[@]}" -- ruff check --quiet
 lint::run 'ruff format' "${python_files[@]}" -- ruff format --diff --quiet
+mapfile -t product_files < <(printf '%s\n' "${python_files[@]}" | grep -vE '(^|/)tests/|^conftest\.py$')
+lint::run complexipy "${product_files[@]}" -- complexipy --quiet --failed
 mapfile -t typed_files < <(files::ours 'ci/co*.py' 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py')
 lint::run mypy "${typed_files[@]}" -- mypy --no-error-summary
 lint::run import-linter "${typed_files[@]}" -- lint::imports
