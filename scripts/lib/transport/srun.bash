@@ -105,6 +105,7 @@ transport::address() {
   allocation::address "$1"
 }
 
+# transport::peers: the hosts of the allocation, and their addresses.
 transport::peers() { printf '%s\n' "${ALLOCATION_HOSTS[@]}" "${_ALLOCATION_ADDRESS[@]}"; }
 
 # transport::ray_directory: of this allocation on each host: Ray's token and its files. Short, because the path of a socket is.

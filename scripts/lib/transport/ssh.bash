@@ -48,6 +48,7 @@ transport::is_alive() { login::connect "$1" /dev/null; }
 # transport::address NODE: address= of NODES_FILE, or the address of the node at the other end of our connection.
 transport::address() { transport::exec "$1" printenv VERL_REGRESS_NODE_IP; }
 
+# transport::peers: the hosts of NODES_FILE, and address= of its lines. An alias of ssh_config means nothing on a node.
 transport::peers() { printf '%s\n' "${LOGIN_TARGET[@]##*@}" "${_SSH_ADDRESS[@]}"; }
 
 transport::_need() { login::need "$1" "The node '$1' ($(ssh::_target "$1"))"; }
