@@ -106,13 +106,13 @@ env::give() {
 }
 
 # The user's values: the environment, then env/local.env. A variable of the environment may be meant for another program, so a value that
-# cannot be used is ignored, unless make's command line gave it.
+# cannot be used is ignored, unless make's command line gave it, or it is DRY_RUN's: to ignore that one would be to act.
 env::_read_given() {
   local knob
   knob::read
   for knob in "${KNOB_NAMES[@]}"; do
     [[ -v $knob && ! -v ENV_ORIGIN[$knob] ]] || continue
-    if [[ " ${MAKE_GIVEN-} " == *" ${knob} "* ]] || knob::is_usable "$knob"; then
+    if [[ " ${MAKE_GIVEN-} DRY_RUN " == *" ${knob} "* ]] || knob::is_usable "$knob"; then
       ENV_ORIGIN[$knob]=$ENV_TYPED
     else
       [[ ${REGRESS_SAID:-} == 1 ]] || # another script of the same make command has said it (Makefile)

@@ -147,15 +147,22 @@ MIN_DISK_GIB=a[$(touch x)]|use a whole number from 0 to 999999
 CASES
   [[ ! -e x && ! -e ${HERE}/x ]]
   printf 'WORKERS=5\n' >"${HERE}/env/local.env"
-  sandbox::run MAKE_GIVEN=WAIT WORKERS=none DRY_RUN=maybe PROFILE=cpu scripts/show.sh WORKERS DRY_RUN
+  sandbox::run MAKE_GIVEN=WAIT WORKERS=none SHM_SIZE=much PROFILE=cpu scripts/show.sh WORKERS SHM_SIZE
   assert_status 0
   assert_line "warning WORKERS='none' (from the environment) is ignored: use a whole number from 1 to 99."
   assert_line 'WORKERS=<5> from env/local.env'
-  assert_line 'DRY_RUN=<> from env/defaults.env'
+  assert_line 'SHM_SIZE=<2gb> from env/defaults.env'
   sandbox::run REGRESS_SAID=1 WORKERS=none scripts/show.sh WORKERS
   refute_text warning
 }
 
+# promise: takes `DRY_RUN=true` for a real run
+@test "a DRY_RUN of the environment is refused if it is no boolean, not ignored" {
+  sandbox::run MAKE_GIVEN=WAIT DRY_RUN=maybe scripts/show.sh
+  assert_error 2 "DRY_RUN='maybe' (from the command line or environment) is not usable: use 1, true, yes or on, or 0, false, no, off or nothing."
+}
+
+# promise: takes `DRY_RUN=true` for a real run
 @test "a boolean is 1 or nothing from there on, however it was written" {
   for written in 1 true Yes ON; do
     sandbox::run "WAIT=${written}" scripts/show.sh WAIT
@@ -212,6 +219,7 @@ on_devices() {
   assert_line 'RAY_BASE_CONFIG=<env/ray/npu.yaml> from env/npu.env'
 }
 
+# promise: rehearses silently on a machine with GPUs
 @test "AMD GPUs that may only be read are an error, never a silent rehearsal" {
   local bare=()
   # Root may open every file, unless it gives that up.
@@ -224,6 +232,7 @@ on_devices() {
   assert_error 1 "${BOX}/dev/kfd (AMD GPUs) is there but not readable and writable for $(id -un): join its group, or set PROFILE=cpu to rehearse without them."
 }
 
+# promise: rehearses silently on a machine with GPUs
 @test "GPU devices that do not answer are an error, never a silent rehearsal" {
   stub nvidia-smi 'exit 9'
   on_devices nvidia0 nvidia1 nvidiactl
