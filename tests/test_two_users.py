@@ -323,6 +323,7 @@ def test_secrets_are_not_written_where_another_user_was_first(both, planted):
     assert not Path("/tmp/anns").exists()
 
 
+# promise: removes what a job, a session or another user needs in `make gc`
 def test_gc_of_one_user_leaves_what_the_other_has(damaged):
     theirs = damaged.submits(BOB, "mixed", "b") / "checkpoints" / "global_step_1" / "hers.pt"
     write(theirs, "w")

@@ -81,6 +81,7 @@ def test_a_snapshot_that_leads_out(submit, shared, outside):
             assert submit(spec=f"{SPEC}{key}\n").is_refusal(sentence % FILE)
 
 
+# promise: deletes or overwrites what a job wrote
 @pytest.mark.parametrize("points_to", ["outside", "nowhere"])
 def test_a_job_directory_that_is_a_planted_link_is_taken_and_is_no_job(submit, run, shared, outside, points_to):
     (shared.jobs / "mine").symlink_to(outside.parent / points_to)

@@ -35,6 +35,7 @@ def made_in_order():
     return set_times
 
 
+# promise: acts on another user's job through `JOB=latest`
 @pytest.mark.usefixtures("three")
 def test_latest_means_the_callers_by_user_and_checkout(run, shared):
     assert run("--owner=alice:00000000000000aa", "where", "latest").out == f"ppo {shared.jobs}/alices\n"
@@ -44,6 +45,7 @@ def test_latest_means_the_callers_by_user_and_checkout(run, shared):
     assert run(BOB, "where", "alices").out == f"ppo {shared.jobs}/alices\n"
 
 
+# promise: acts on another user's job through `JOB=latest`
 @pytest.mark.usefixtures("three")
 @pytest.mark.parametrize(
     "command",

@@ -35,6 +35,7 @@ def start():
         process.wait()
 
 
+# promise: stops a process by its name, or runs `ray stop`
 def test_only_the_marked_are_found_and_ended(start):
     own = start(HERE, sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'])")
     other, longer, bare = start(THERE, "sleep", "60"), start(f"{HERE}-too", "sleep", "60"), start(None, "sleep", "60")

@@ -82,6 +82,8 @@ def with_token(ray, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
+# promise: sends Ray's token to an address that a JobSpec names
+# promise: gives your token or secrets to another user of the shared root who writes the JobSpec
 @pytest.mark.usefixtures("with_token", "sdk")
 def test_an_address_that_a_jobspec_names_gets_no_token(ray, monkeypatch):
     """Before: whoever listened there got it, and with it every node."""

@@ -307,6 +307,7 @@ def test_the_scripts_are_bash_that_shellcheck_accepts(export, tmp_path, to, secr
         assert checked.returncode == 0, checked.stdout
 
 
+# promise: writes a secret into a file of the job, a log, an argument, an export or Ray
 @pytest.mark.parametrize("to", FORMATS)
 def test_secrets_are_named_and_nothing_else(export, to, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "wandb-value-0123456789")

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+import types
 
 import pytest
 from shared_fixtures import HOOKS, environment, write
 
+import debugger
 from verl_regress.jobs import status
 
 # What the hook uses of Ray 2.60, written as Ray does; a debugger attaches and leaves when the test writes a line to stdin.
@@ -113,6 +115,16 @@ def test_a_debugger_that_attaches_and_leaves(process):
 def test_after_an_exception_it_is_the_line_that_raised_it(process):
     [one] = process("reward.post_mortem()")
     assert (one.function, one.line, one.exception) == ("raises", 8, "ValueError")
+
+
+# promise: turns Ray's debugger on for a job that did not ask for it
+@pytest.mark.parametrize(("asked", "host"), [("127.0.0.1", "127.0.0.1"), ("", "10.0.0.3")])
+def test_debugpy_listens_where_the_submission_says_or_at_the_nodes_address(monkeypatch, asked, host):
+    monkeypatch.setenv("VERL_REGRESS_DEBUGGER_HOST", asked)
+    monkeypatch.setattr(debugger, "_address", None)
+    debugpy = types.SimpleNamespace(listen=lambda address: address)
+    debugger._narrow(debugpy)
+    assert debugpy.listen(("10.0.0.3", 0)) == (host, 0)
 
 
 @pytest.mark.parametrize("obstacle", ["raylet", "folder", "unlink"])

@@ -56,6 +56,7 @@ def ended(process):
     return process.wait(10) is not None
 
 
+# promise: stops a process by its name, or runs `ray stop`
 def test_processes_of_the_job_and_their_children_are_ended_and_counted(run, make_job, start):
     job, other = make_job("me"), make_job("other")
     attempt = job.numbered(2)

@@ -34,6 +34,7 @@ def left(shared, ray, make_job):
     return write(shared.secrets / "mine" / "lost", "{}")
 
 
+# promise: changes a job, or removes a secret, when you only ask for its state
 @pytest.mark.parametrize(
     "command",
     [

@@ -70,6 +70,7 @@ def test_the_sentence_has_each_place_and_says_what_to_write():
     )
 
 
+# promise: takes a secret that is written as plain text into `env_vars` or an override
 @pytest.mark.parametrize(
     "given",
     [

@@ -400,6 +400,7 @@ def test_a_perturbed_job_has_the_hook_for_it(planned):
     assert hooks == "identity,process_memory,job_exceptions,last_bit,transfer_queue_names,critic_attention"
 
 
+# promise: turns Ray's debugger on for a job that did not ask for it
 def test_rays_debugger_is_off_unless_it_was_asked_for(planned):
     plain = planned().environment.runtime_env()["env_vars"]
     assert plain["RAY_DEBUG"] == "0"

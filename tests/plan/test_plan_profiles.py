@@ -78,6 +78,7 @@ def expected(name):
     return yaml.safe_load((EXPECTED / f"{name}.yaml").read_text())
 
 
+# promise: turns Ray's debugger on for a job that did not ask for it
 @pytest.mark.parametrize(
     ("profile", "knobs"),
     [("cpu", {"NODE_IMAGE": "node:1"}), ("gpu", {"NODE_IMAGE": "node:1"}), ("rocm", {}), ("npu", {})],

@@ -73,6 +73,7 @@ def test_a_file_without_the_function_that_the_config_names_is_refused(with_rewar
     assert with_reward("def mine(): ...\n", MINE).status == 0
 
 
+# promise: runs a reward function to check it
 @pytest.mark.parametrize(
     "source",
     [

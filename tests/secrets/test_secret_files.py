@@ -50,6 +50,7 @@ def text_of(directory):
     return "".join(path.read_text(errors="replace") for path in directory.rglob("*") if path.is_file())
 
 
+# promise: writes a secret into a file of the job, a log, an argument, an export or Ray
 def test_the_values_are_in_one_private_file_and_ray_gets_only_its_path(submit_with, shared, sdk):
     file = shared.secrets / "mine" / "me"
     outcome = submit_with()
@@ -163,6 +164,7 @@ for half in (key[:5], key[5:] + '\\n'):
 """
 
 
+# promise: writes a secret into a file of the job, a log, an argument, an export or Ray
 def test_the_trainer_has_them_was_not_started_with_them_and_its_log_hides_them(launched):
     status, out = launched.start(SHOWS).finish()
     assert (status, launched.ended) == (0, (0, "the trainer ended"))
@@ -184,6 +186,7 @@ def gone(file):
         time.sleep(0.01)
 
 
+# promise: writes a secret into a file of the job, a log, an argument, an export or Ray
 @pytest.mark.parametrize(
     ("number", "trainer"),
     [(signal.SIGKILL, "time.sleep(30)"), (signal.SIGTERM, "time.sleep(30)"), (None, "raise SystemExit(3)")],

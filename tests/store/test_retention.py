@@ -159,6 +159,7 @@ def test_what_is_new_goes_when_that_is_asked_for(gc, ray, old):
     assert (has_none(job), has_all(running)) == (True, True)
 
 
+# promise: removes what a job, a session or another user needs in `make gc`
 @pytest.mark.parametrize(
     "content",
     [
@@ -177,6 +178,7 @@ def test_a_job_of_another_owner_or_cluster_stays_and_does_not_count_for_keep(gc,
     assert list(snapshot.list_snapshots(snapshots)) == ["codeA", "codeB"]
 
 
+# promise: removes what a job, a session or another user needs in `make gc`
 @pytest.mark.parametrize(
     ("state", "known", "hours", "goes"),
     [
@@ -210,6 +212,7 @@ def test_without_ray_or_with_a_damaged_end_only_a_recorded_end_counts(gc, ray, o
     assert [has_none(job) for job in (ended, unknown, damaged)] == [True, False, False]
 
 
+# promise: removes what a job, a session or another user needs in `make gc`
 def test_what_a_job_that_is_not_over_reads_and_runs_from_stays(gc, old, snapshots):
     """In another cluster, whose Ray is not asked, until it recorded its end."""
     parent, other, child = old("parent", 50), old("other", 50), old("child", 49, ended=None, has_checkpoint=False)
@@ -321,6 +324,7 @@ def session(root, hours=2, *, jobs=(), end=False):
     return directory
 
 
+# promise: removes what a job, a session or another user needs in `make gc`
 def test_a_session_that_is_not_over_keeps_its_jobs_and_both_codes(gc, old, snapshots):
     for hours, name in enumerate(("own", "other"), 80):
         old(name, hours, code="codeC")

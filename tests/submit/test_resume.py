@@ -37,6 +37,7 @@ def ended(submit, ray, shared):
     return ended
 
 
+# promise: deletes or overwrites what a job wrote
 def test_a_retry_asks_for_the_same_again(ended, run, sdk, shared):
     job = ended("OVERRIDES=data.train_batch_size=32", spec=f"{SPEC}env_vars: {{A: b}}\n")
     before = digest(job.path)

@@ -311,6 +311,7 @@ def test_a_submitter_that_dies_before_it_reached_ray(submit, sdk, shared):
     assert status_of(JobDir(shared.jobs / "me"), None).status is Status.NOT_SUBMITTED
 
 
+# promise: lets a job wait silently for a node that is down
 def test_a_job_that_needs_a_worker_that_was_just_killed_is_refused(submit, sdk, ray):
     """Before: Ray called it ALIVE for half a minute, so the submission was accepted and the job waited."""
     worker = {"CPU": 1.0, "GPU": 4.0, "cpu": 4.0, "worker_node": 1.0}  # what the driver wants, and no more
@@ -420,6 +421,7 @@ def wants(shared, *requires, **others):
     write(file, json.dumps({**read(file), "requirements": {"requires": requires}, **others}))
 
 
+# promise: trains on packages that do not fit the snapshot's release
 def test_a_snapshot_that_wants_other_packages_is_refused_with_all_of_them(submit, shared, sdk):
     wants(shared, "numpy<2", "TransferQueue==0.1.11", verl_version="0.9.1")
     assert submit().is_refusal(
@@ -429,6 +431,7 @@ def test_a_snapshot_that_wants_other_packages_is_refused_with_all_of_them(submit
     assert sdk.submitted == []
 
 
+# promise: trains on packages that do not fit the snapshot's release
 def test_an_allowed_mismatch_is_submitted_with_a_warning_and_recorded(submit, shared):
     wants(shared, "numpy<2", verl_version="0.9.1")
     outcome = submit("ALLOW_MISMATCH=1", "SUBMISSION_ID=me")

@@ -188,6 +188,7 @@ def test_a_command_line_that_cannot_be_used(submit, args, sentence):
     assert submit(*args).is_refusal(sentence)
 
 
+# promise: trains on a snapshot that was changed or removed
 def test_a_code_id_without_a_snapshot_says_which_exist(submit, shared):
     cure = "make one with 'make snapshot CODE_ID=codeX VERL_SOURCE=…' or use one of: codeA, codeB."
     for args, spec, code_id, origin in (
@@ -331,6 +332,7 @@ def test_more_than_linux_passes_to_a_process_is_refused(submit, ray, more):
     assert submit("DRY_RUN=1", spec=f"{SPEC}env_vars: {{{two}}}\n").status == 0
 
 
+# promise: trains on a snapshot that was changed or removed
 def test_a_changed_snapshot_is_refused_before_training(submit, shared, ray):
     target = shared.snapshots / "codeA"
     (target / "verl" / "trainer" / "main_ppo.py").write_text(f"{TRAINER}# and more\n")

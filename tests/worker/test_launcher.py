@@ -547,6 +547,7 @@ def test_a_job_without_the_record_of_its_code_ends_in_one_sentence(launched):
     assert launched.ended == (1, said)
 
 
+# promise: trains on a snapshot that was changed or removed
 def test_a_snapshot_that_was_changed_while_the_job_waited_never_trains(launched, other):
     launched.start("print('trained')")
     await_position(launched)

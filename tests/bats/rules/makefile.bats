@@ -13,6 +13,7 @@ setup() {
   [[ $status == 1 ]]
 }
 
+# promise: passes a value to a shell, or lets make expand it
 @test "no recipe names a variable: make would expand it, and a shell read what is in it" {
   run grep -nF '$' <<<"$recipes"
   [[ $status == 1 ]]

@@ -33,6 +33,7 @@ setup() { load rules_helper; }
   rules::none '(^|[^A-Za-z_])wait "?\$!'
 }
 
+# promise: stops a process by its name, or runs `ray stop`
 @test "no 'ray stop', no killing by name: on a host they end other people's processes" {
   rules::files 'scripts/*.sh' 'scripts/*.bash' 'maintain/*.sh' 'maintain/*.bash' 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py' Makefile '.ci/*'
   rules::none 'ray stop|pkill|killall|"ray", *"stop"'

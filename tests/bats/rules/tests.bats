@@ -29,6 +29,38 @@ long_names() {
   [[ $status == 0 && $output == "${long}"$'\n'"test_${long:5}" ]]
 }
 
+# unheld PAGE FILE...: what the first cells of PAGE's tables promise and no test of the files claims, and each claim that is not such a
+# promise or not above a test; prints how many promises there are.
+unheld() {
+  local promised claimed
+  promised=$(sed -nE '/^\| (never|---) \|/d; s/^\| ([^|]+) \|.*/\1/p' "$1" | LC_ALL=C sort)
+  [[ -n $promised ]] || return 1
+  claimed=$(awk '
+    /^# promise: / { held[++count] = substr($0, 12); next }
+    count {
+      is_test = /^(@test |@pytest\.mark\.|@[a-z_]+$|# bats test_tags=|(async )?def test_)/
+      for (i = 1; i <= count; i++) print (is_test ? "" : "above no test: ") held[i]
+      count = 0
+    }' "${@:2}" | LC_ALL=C sort -u)
+  printf '# checked %d promises\n' "$(wc -l <<<"$promised")" >&3
+  LC_ALL=C comm -3 <(printf '%s\n' "$promised") <(printf '%s\n' "$claimed") | sed -E 's/^\t/no promise: /; t; s/^/no test: /'
+}
+
+@test "each promise of docs/safety.md is held by a test, which says so above it" {
+  rules::files '*.bats' '*/test_*.py'
+  run unheld docs/safety.md "${FILES[@]}"
+  [[ $status == 0 && -z $output ]] || fail "$output"
+}
+
+@test "the rule can fail: no test, no such promise, and a claim above no test" {
+  printf '%s\n' '| never | instead |' '| --- | --- |' '| kills it | it asks |' '| lies | no |' '| steals | no |' >"${BATS_TEST_TMPDIR}/page"
+  printf '# promise: %s\n%s\n' 'kills it' '@test "a" {' cheats 'def test_a():' lies '@pytest.fixture' >"${BATS_TEST_TMPDIR}/a.bats"
+  run unheld "${BATS_TEST_TMPDIR}/page" "${BATS_TEST_TMPDIR}/a.bats"
+  [[ $status == 0 && $output == $'no promise: above no test: lies\nno promise: cheats\nno test: lies\nno test: steals' ]] || fail "$output"
+  run unheld /dev/null "${BATS_TEST_TMPDIR}/a.bats"
+  [[ $status == 1 ]]
+}
+
 @test "a pytest file is named after the module that it tests, and what it tests of it" {
   rules::files 'tests/*/test_*.py' 'judge/tests/test_*.py'
   rules::leave_out '^judge/tests/test_distribution\.py$' # of the judge's pyproject.toml

@@ -38,6 +38,7 @@ SH
 # An engine that never answers, with its messages.
 no_engine() { stub docker "echo '${1:-Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?}' >&2; exit 1"; }
 
+# promise: starts a second container engine, or reconfigures yours
 @test "makes .venv from the lock, and skips everything the second time" {
   bootstrap scripts/dev/bootstrap_host.sh --engine
   assert_status 0
@@ -107,6 +108,7 @@ SH
   assert_error 1 "python3 is Python 3.9.2, and 3.10 or newer is needed: put a newer python3 first on PATH. Nothing was changed."
 }
 
+# promise: starts a second container engine, or reconfigures yours
 @test "an engine that is asked elsewhere, or wrongly, is not replaced by one of ours" {
   no_engine 'Cannot connect to the Docker daemon at tcp://far:1. Is the docker daemon running?'
   bootstrap DOCKER_HOST=tcp://far:1 scripts/dev/bootstrap_host.sh --engine

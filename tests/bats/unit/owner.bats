@@ -23,9 +23,9 @@ setup() {
       'ps --all --filter label=verl-regress.cluster=mine '*) cat "${BOX}/owners" 2>/dev/null || true ;;
       'ps --all --no-trunc '*'config-hash'*) cat "${BOX}/states" 2>/dev/null || true ;;
       "$(cat "${BOX}/fails" 2>/dev/null || echo nothing)"*) echo 'Cannot connect to the Docker daemon.' >&2 && exit 1 ;;
-      'ps --all --no-trunc '*'{{.ID}}') printf 'mine-head\tid1\nmine-worker-0\tid2\n' ;;
-      'ps --all --no-trunc '*'{{.Names}}') printf 'mine-head\tmine-head\nmine-worker-0\tmine-worker-0\n' ;;
-      'network ls --quiet '*) echo net1 ;;
+      'ps --all --no-trunc --filter label=verl-regress.cluster=mine '*'{{.ID}}') printf 'mine-head\tid1\nmine-worker-0\tid2\n' ;;
+      'ps --all --no-trunc --filter label=verl-regress.cluster=mine '*'{{.Names}}') printf 'mine-head\tmine-head\nmine-worker-0\tmine-worker-0\n' ;;
+      'network ls --quiet --filter label=verl-regress.cluster=mine') echo net1 ;;
       'network inspect '*) echo mine ;;
       'image inspect '*) echo image1 ;;
       'compose --project-directory '*)
@@ -108,6 +108,7 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   assert_error 1 "${WORK}/id does not hold the 16 hex digits that 'make up' wrote there: remove it; 'make up' then writes a new one, or says which one the cluster has."
 }
 
+# promise: changes or removes another checkout's cluster, even with `FORCE=1`
 @test "every script is refused on another's cluster, and nothing is run on its nodes" {
   local script tried=0
   theirs
@@ -124,6 +125,7 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   printf '# %d scripts refused\n' "$tried" >&3
 }
 
+# promise: removes a container or network without our label
 @test "neither id nor path alone makes it ours; without a label the owner is unknown" {
   cluster_of 00000000000000aa me /moved/from/here
   in_lib <<<'owner::need_own'
@@ -166,6 +168,7 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   diff "${BOX}/before" <(find "${WORK}/shared" | sort)
 }
 
+# promise: removes or recreates a node while jobs run or wait
 @test "make up with other settings is refused if there are jobs, else applied" {
   ours
   mine SHM_SIZE=3gb scripts/01_up.sh
@@ -188,6 +191,7 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   refute_text 'brought up'
 }
 
+# promise: removes or recreates a node while jobs run or wait
 @test "make up with fewer WORKERS is refused if there are jobs, else removes workers" {
   ours head worker-0 worker-1 worker-2
   printf '%s hash1\n' head worker-0 worker-1 worker-2 >"${BOX}/hashes"
@@ -215,6 +219,8 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   assert_line 'changed containers brought up: mine-head mine-worker-0'
 }
 
+# promise: removes a container or network without our label
+# promise: removes or recreates a node while jobs run or wait
 @test "make down with live jobs is refused and names them; FORCE=1 says which it ends" {
   local secrets="${WORK}/shared/secrets" shown='job-1 (QUEUED), job-2 (QUEUED)'
   ours
@@ -241,6 +247,7 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   assert_line 'skip    nothing has the label verl-regress.cluster=mine'
 }
 
+# promise: removes or recreates a node while jobs run or wait
 @test "if it is unknown which jobs are live, nothing is taken down without FORCE=1" {
   ours
   ln -sf /bin/false "${BOX}/bin/tar"
@@ -331,7 +338,7 @@ UNKNOWN='The containers mine-head mine-worker-0 name no owner (an older version 
   in_lib <<<'node::exec worker-0 true'
   assert_error 8 "The node 'worker-0' is not running (container mine-worker-0, from CLUSTER_NAME=mine): bring the cluster up with 'make up'."
   sed -i 's/worker-0 running/worker-0 paused/' "${BOX}/states"
-  sed -i "s/^      'ps --all --no-trunc '.*'{{.ID}}')/      'ps --quiet --filter status=paused '*) echo id2 ;;\n&/" "${BOX}/bin/docker"
+  sed -i "s/^      'ps --all --no-trunc .*'{{.ID}}')/      'ps --quiet --filter status=paused '*) echo id2 ;;\n&/" "${BOX}/bin/docker"
   in_lib <<<'compose::ensure_up'
   assert_status 0
   assert_line 'changed containers brought up: mine-worker-0'
@@ -364,6 +371,7 @@ raise SystemExit(job.wait())'
   assert_status 130
 }
 
+# promise: leaves a job behind on Ctrl-C without naming it
 @test "Ctrl-C during a submission names the job and what to do, or that there is none" {
   local named="        ppo-1 was being submitted: 'make wait JOB=ppo-1' follows it, 'make stop JOB=ppo-1' ends it"
   interrupted ppo-1 ppo-1

@@ -17,6 +17,7 @@ SH
 # check NAME [KNOB=VALUE...]: only that check.
 check() { sandbox::lines "${@:2}" <<<"$1"; }
 
+# promise: removes a container or network without our label
 @test "version 1's containers are removed by exact name, and none that bears our label" {
   printf '%s\n' 'mvp-ray-head ' 'mvp-ray-worker-12 ' 'mvp-ray-worker-1 mine' 'mvp-ray-worker-x ' 'my-mvp-ray-head ' \
     'mvp-ray-head-2 ' >"${BOX}/containers"
@@ -76,6 +77,7 @@ check() { sandbox::lines "${@:2}" <<<"$1"; }
   done
 }
 
+# promise: removes a container or network without our label
 @test "a network of our name without our label is refused" {
   # shellcheck disable=SC2016  # expanded when the stub runs
   stub docker '[[ "$1 $2" != "network inspect" ]] || cat "${BOX}/label"'

@@ -48,6 +48,7 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
   [[ $output == *$'API_KEY=sk=01\n2 *|'* && $output == *$'PEM=one\ntwo  |'* && $output == *'||' ]]
 }
 
+# promise: writes a secret into a file of the job, a log, an argument, an export or Ray
 @test "a trace of the script (set -x) does not show them" {
   spec '- name: API_KEY' '- {name: HF_TOKEN, file: ~/token}'
   printf 'hf_0123456789\n' >"${HOME}/token"
@@ -87,6 +88,7 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
   refused 'The file of the secret API_KEY (from my.yaml) is not a readable file on this machine: name one that is.'
 }
 
+# promise: gives your token or secrets to another user of the shared root who writes the JobSpec
 # bats test_tags=slow
 @test "a file of another user stays on this machine, and one too large is only named" {
   local theirs=/etc/passwd owner=0
@@ -111,6 +113,7 @@ refused_file() { refused "$1, the file of the secret API_KEY (from my.yaml), $2"
   fi
 }
 
+# promise: gives your token or secrets to another user of the shared root who writes the JobSpec
 # bats test_tags=slow
 @test "a file behind a link is refused with the real path; HOME may be a link" {
   mkdir -p "${HOME}/real/deep"

@@ -99,6 +99,12 @@ CASES
   assert_error 8 "The login shell of the node 'worker-0' (me@10.0.0.2, from env/nodes) did not run our command: it ended with exit status 1 (This account is not available): let the files that it reads first (such as ~/.bashrc or ~/.zshenv) neither exit nor run another shell, and give the user a shell that runs commands."
 }
 
+# promise: turns Ray's debugger on for a job that did not ask for it
+@test "the debugger's port, which asks for no password, is not on the network" {
+  on_ssh nodes::debugger_host
+  assert_line 127.0.0.1
+}
+
 @test "Ray's directory is one on all nodes, and has room for Ray's sockets" {
   echo 'export RAY_TMPDIR=/dev/shm' >"${HERE}/env/local.env"
   printf 'TMPDIR=/nowhere\0RAY_TMPDIR=/nowhere\0' >"${BOX}/profile"
@@ -151,6 +157,7 @@ as_hosts() {
   [[ ! -e ${OWNERS[1]} ]]
 }
 
+# promise: changes or removes another checkout's cluster, even with `FORCE=1`
 @test "a node that another checkout uses under our name is refused, whatever is asked" {
   local theirs='The cluster mvp11 belongs to another checkout: /home/a/workdir of user alice' file
   local cure="set another CLUSTER_NAME (and DASHBOARD_PORT), or run 'make down' in that checkout (docs/lifecycle.md says what to do if it was moved)."

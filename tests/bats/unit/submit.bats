@@ -88,6 +88,7 @@ hostile() {
     ' led and trailed ' 'a"b' $'back\\slash\\' '*' '~' '{a,b}' '-rf' '--help' '=' '#' '!!' '%s%n' 'é💥' $'two\nlines' $'\a\e[2J' 'a[$(touch ran)]'
 }
 
+# promise: passes a value to a shell, or lets make expand it
 # bats test_tags=slow
 @test "hostile values of six knobs arrive unchanged, and nothing in them is run" {
   while IFS= read -r -d '' value; do
@@ -124,6 +125,28 @@ hostile() {
     ! grep -E ' (submit|resume|retry|gc) ' "$CALLS" | grep -vE -- '"DRY_RUN": ?\["1"|--dry-run' || fail "$script"
   done
   ((count == 5)) || fail "${count} scripts"
+}
+
+# promise: runs a reward function to check it
+@test "a reward function is called only if REWARD_CHECK=1 asks for it" {
+  local asked
+  printf 'job::_check_reward() { echo called; }\n' >>"${HERE}/scripts/lib/job.bash"
+  for asked in '' 1; do
+    sandbox::run "REWARD_CHECK=${asked}" scripts/44_submit_sdk.sh
+    assert_status 0
+    [[ $(grep -c '^called$' <<<"$output") == "${asked:-0}" ]] || fail "REWARD_CHECK=${asked}"
+  done
+}
+
+# promise: turns Ray's debugger on for a job that did not ask for it
+@test "a job with the debugger, and no other, is told where debugpy must listen" {
+  local asked
+  printf 'nodes::debugger_host() { echo 127.0.0.1; }\n' >>"${HERE}/scripts/lib/lifecycle/container.bash"
+  for asked in 0 post-mortem; do
+    sandbox::run "DEBUGGER=${asked}" scripts/44_submit_sdk.sh
+    assert_status 0
+    [[ $(sent --debugger-host) == "$([[ $asked == 0 ]] || echo 127.0.0.1.)" ]] || fail "DEBUGGER=${asked}"
+  done
 }
 
 @test "an address that may have a password is not sent" {

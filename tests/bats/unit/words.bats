@@ -40,6 +40,7 @@ arrived() {
   printf '%s.' "$value"
 }
 
+# promise: guesses a misspelt argument, knob or target
 @test "an unknown script argument is refused, without what may be a secret" {
   while IFS='|' read -r script argument sentence; do
     sandbox::run "scripts/${script}" "$argument"
@@ -55,6 +56,7 @@ CASES
   refute_called docker
 }
 
+# promise: guesses a misspelt argument, knob or target
 @test "make: a knob that does not exist is refused by name, never with its value" {
   with_recorder 50_status
   while IFS='|' read -r given sentence; do
@@ -106,6 +108,7 @@ CASES
   assert_status 0
 }
 
+# promise: guesses a misspelt argument, knob or target
 @test "make: a word that is no target is refused before the first target runs" {
   with_recorder 50_status
   mkdir "${HERE}/tests"
@@ -138,6 +141,7 @@ WENT
   [[ $output == 'given: '*LIMIT* && $output == *https_proxy* ]] || fail 'another list'
 }
 
+# promise: passes a value to a shell, or lets make expand it
 # bats test_tags=slow
 @test "make: every knob arrives byte for byte, and neither make nor a shell reads it" {
   with_recorder 44_submit_sdk
