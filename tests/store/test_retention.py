@@ -179,6 +179,15 @@ def test_a_job_of_another_owner_or_cluster_stays_and_does_not_count_for_keep(gc,
 
 
 # promise: removes what a job, a session or another user needs in `make gc`
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_directory_of_another_user_stays_whomever_its_job_names_as_owner(gc, old):
+    theirs = old("theirs", 50)
+    os.chown(theirs.path, 4242, 4242)
+    assert "keep 1 (of another checkout, cluster or user): theirs" in gc("--keep=0")
+    assert has_all(theirs)
+
+
+# promise: removes what a job, a session or another user needs in `make gc`
 @pytest.mark.parametrize(
     ("state", "known", "hours", "goes"),
     [

@@ -83,6 +83,7 @@ def test_a_dry_run_of_a_further_attempt_prints_it_and_creates_nothing(ended, run
     assert ("trainer.resume_mode=resume_path" in outcome.out) == (command == "resume")
 
 
+# promise: takes a secret that is written as plain text into `env_vars` or an override
 def test_what_a_job_may_have_as_plain_text_its_further_attempts_may_have(ended, run, shared):
     secret = "WANDB_API_KEY=notarealkey0123456789"
     ended("ALLOW_PLAIN_SECRETS=1", spec=f"{SPEC}env_vars: {{{secret.replace('=', ': ')}}}\n")

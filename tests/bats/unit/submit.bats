@@ -139,7 +139,7 @@ hostile() {
 }
 
 # promise: turns Ray's debugger on for a job that did not ask for it
-@test "a job with the debugger, and no other, is told where debugpy must listen" {
+@test "only a job with the debugger gets the address where debugpy listens" {
   local asked
   printf 'nodes::debugger_host() { echo 127.0.0.1; }\n' >>"${HERE}/scripts/lib/lifecycle/container.bash"
   for asked in 0 post-mortem; do
