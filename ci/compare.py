@@ -20,10 +20,11 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from verl_regress.base import documents
 from verl_regress.base.errors import BadInput
+from verl_verdict import command
 from verl_verdict.decide import judge, verdicts
 from verl_verdict.decide.verdicts import Verdict, Word
 from verl_verdict.errors import CannotJudge
@@ -44,7 +45,7 @@ _LINES = 2000  # of a diff on the page
 
 
 @dataclass(frozen=True)
-class Case:
+class RehearsedCase:
     """What is trained: a workload of verl_rehearsal, with overrides. `continues` names the case whose step-5 checkpoint it goes on from."""
 
     name: str
@@ -53,13 +54,13 @@ class Case:
     continues: str = ""
 
 
-CASES: Mapping[str, Case] = {
+CASES: Mapping[str, RehearsedCase] = {
     case.name: case
     for case in (
-        Case("ppo", "ppo", ("trainer.save_freq=5",)),
-        Case("grpo", "grpo"),
-        Case("sft", "sft"),
-        Case("resume", "ppo", ("trainer.resume_mode=resume_path",), continues="ppo"),
+        RehearsedCase("ppo", "ppo", ("trainer.save_freq=5",)),
+        RehearsedCase("grpo", "grpo"),
+        RehearsedCase("sft", "sft"),
+        RehearsedCase("resume", "ppo", ("trainer.resume_mode=resume_path",), continues="ppo"),
     )
 }
 
@@ -97,13 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(f"The command line is wrong ({message}): see 'ci/compare.sh --help'.")
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(
+    parser = command.Parser(
         prog="ci/compare.sh",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -217,7 +213,7 @@ def _commit(repository: Path, option: str, name: str) -> str:
     return commit
 
 
-def _cases(asked: argparse.Namespace, base: str) -> tuple[dict[str, Case], list[str], frozenset[Word]]:
+def _cases(asked: argparse.Namespace, base: str) -> tuple[dict[str, RehearsedCase], list[str], frozenset[Word]]:
     """Every case with the repository's own overrides, which of them are wanted, and the verdicts that are allowed.
 
     The file is base's: a change cannot allow itself anything. What the command line names goes before it.
@@ -239,7 +235,7 @@ def _cases(asked: argparse.Namespace, base: str) -> tuple[dict[str, Case], list[
     return cases, [name for name in cases if name in wanted or name in needed], allow
 
 
-def _key(asked: argparse.Namespace, commit: str, cases: Mapping[str, Case]) -> str:
+def _key(asked: argparse.Namespace, commit: str, cases: Mapping[str, RehearsedCase]) -> str:
     """What decides a run of base: its code, the packages, ours included, and the cases."""
     tree = _git(asked.verl, "rev-parse", f"{commit}:verl").strip()
     return hashlib.sha256(f"{tree} {asked.packages} {cases}".encode()).hexdigest()[:16]
@@ -323,7 +319,7 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256("\n".join(of_each).encode()).hexdigest()
 
 
-def _run(side: Side, case: Case, continued: Path, inputs: Path, limit: float) -> Run:
+def _run(side: Side, case: RehearsedCase, continued: Path, inputs: Path, limit: float) -> Run:
     """The run of a case: trained now, or before if it is base's and ended well. `continued` has the run that it continues."""
     folder, title = side.runs / case.name, f"{case.name} of {side.name}"
     if _loaded_by(folder) is not None:
@@ -437,7 +433,7 @@ def _unfaithful(workload: str, folder: Path) -> str | None:
     return next((line for line in lines if line.startswith(("FAIL", "error"))), "its checks did not run")
 
 
-def _record(side: Side, case: Case, failure: str | None) -> Run:
+def _record(side: Side, case: RehearsedCase, failure: str | None) -> Run:
     """What the judge reads. A run that ended before its first step has an empty record."""
     try:
         run = records.read(side.runs / case.name / "metrics.jsonl")
@@ -480,14 +476,14 @@ def _report(out: Path, results: Results, allow: Collection[Word]) -> None:
             file.write(markdown)
 
 
-def _page(answer: str, worst: str, results: Results) -> verdict_page.Page:
-    return verdict_page.Page(
+def _page(answer: str, worst: str, results: Results) -> verdict_page.VerdictPage:
+    return verdict_page.VerdictPage(
         answer=answer,
         word=worst,
         facts={side.name: side.commit for side in results.sides},
         warnings=results.notes,
         cases=[
-            verdict_page.Case(each.case, [each], results.runs[each.case][:1], results.runs[each.case][1:])
+            verdict_page.CaseCard(each.case, [each], results.runs[each.case][:1], results.runs[each.case][1:])
             for each in results.verdicts
         ],
         code=results.changes[:_LINES],

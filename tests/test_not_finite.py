@@ -102,14 +102,14 @@ def test_verify_and_history(tmp_path, workload, value):
         strictly((session.path / "evidence" / f"job-{workload}_b.json").read_text())
         known = session.evidence()
         found = verdict.of_session(known)
-        outcome = report.Outcome(session, known, checks.judge(known, set()), found)
+        outcome = report.SessionOutcome(session, known, checks.judge(known, set()), found)
         case = strictly(json.dumps(report.as_json(outcome)))["cases"][0]
         if not metrics.is_time(name) and value not in (MISSING, BAD["text"]):
             assert (case["word"], f"{name} is" in case["reason"]) == ("regressed", True), (name, case)
         assert all(map(len, (report.text(outcome), report.as_markdown(outcome), report.as_junit(outcome))))
     spoil(job_b.path, names, value)
     points, left = recorded_points.collect(root)
-    page = history_page.Page(history.groups_of(points), left, {})
+    page = history_page.HistoryPage(history.groups_of(points), left, {})
     assert history_page.text(page)
     if value == BAD["null"]:  # drawing takes seconds; the judge reads all of these as one value
         assert report.as_html(outcome)

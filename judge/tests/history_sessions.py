@@ -46,7 +46,7 @@ def make(root, plant=True, days=DAYS):
 def page(root):
     """The page over the sessions of that root."""
     points, left = recorded_points.collect(root)
-    return history_page.Page(history.groups_of(points), left, recorded_points.reports(root))
+    return history_page.HistoryPage(history.groups_of(points), left, recorded_points.reports(root))
 
 
 def _edit(session, name, **changes):

@@ -42,7 +42,7 @@ def outcome(root, suite=SUITE):
     write("sft_b", "sft-0.9.1-1")
     write("sft_a", "sft-0.9.1-2")
     evidence = session.evidence()
-    return report.Outcome(session, evidence, CHECKS, verdict.of_session(evidence))
+    return report.SessionOutcome(session, evidence, CHECKS, verdict.of_session(evidence))
 
 
 def _evil(change=lambda step, data: None):

@@ -35,15 +35,16 @@ Exit statuses: 0, also if a metric changed; 2 bad input.
 """
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        raise CannotJudge(f"The command line is wrong ({message}): see 'verl-verdict --help'.")
+        """Raise CannotJudge, which names the help of the whole command, not of a subcommand."""
+        raise CannotJudge(f"The command line is wrong ({message}): see '{self.prog.split()[0]} --help'.")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="verl-verdict",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -242,7 +243,7 @@ def _with_seed(run: Run, seed: str, option: str) -> Run:
 
 
 def _history_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="verl-verdict history", description=_HISTORY, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", type=_run, metavar="RUN", help="the runs, the earliest first")
@@ -257,7 +258,7 @@ def _history(options: argparse.Namespace, known: Sequence[Reader]) -> None:
     runs = [readers.read(path, known) for path in options.runs]
     preconditions.no_copies(runs)
     points = [_point(path, run, at) for at, (path, run) in enumerate(zip(options.runs, runs, strict=True), start=1)]
-    page = history_page.Page(history.groups_of(points))
+    page = history_page.HistoryPage(history.groups_of(points))
     if not any(group.points for group in page.groups):
         raise CannotJudge(f"No run can be used ({page.all_left[0]}): give runs that trained to their end.")
     _write("\n".join(map(verdict_text.printable, history_page.text(page))))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from verl_rehearsal.errors import RehearsalError
-from verl_rehearsal.sampling import Request, SamplingParams, parse_request, sample
+from verl_rehearsal.sampling import SamplingParams, SamplingRequest, parse_request, sample
 
 PROMPTS = [(5, 9, 30, 31), (7,), (12, 40, 3, 8, 21, 60), (7,)]
 
@@ -12,7 +12,7 @@ PROMPTS = [(5, 9, 30, 31), (7,), (12, 40, 3, 8, 21, 60), (7,)]
 def run(actor, prompts=PROMPTS, *, seeds=None, eos=frozenset([2]), **params):
     chosen = SamplingParams(**{"temperature": 1.0, "top_k": -1, "top_p": 1.0, "max_tokens": 10, **params})
     requests = [
-        Request(prompt, chosen, seed, wants_log_probs=True)
+        SamplingRequest(prompt, chosen, seed, wants_log_probs=True)
         for prompt, seed in zip(prompts, seeds or range(len(prompts)), strict=True)
     ]
     return sample(actor, requests, eos_token_ids=eos, pad_token_id=0)
@@ -76,7 +76,7 @@ def test_a_row_ends_at_its_end_of_sequence_and_the_others_go_on(actor):
 
 def test_a_request_is_read_with_verls_defaults():
     request = parse_request([1, 2], {"temperature": 0.5, "repetition_penalty": 1.0, "seed": 9}, response_length=24)
-    assert request == Request((1, 2), SamplingParams(0.5, -1, 1.0, 24), 9, wants_log_probs=False)
+    assert request == SamplingRequest((1, 2), SamplingParams(0.5, -1, 1.0, 24), 9, wants_log_probs=False)
     longer = parse_request([1], {"seed": 0, "logprobs": True, "max_tokens": 99}, response_length=24)
     assert (longer.params.max_tokens, longer.wants_log_probs) == (24, True)
 

@@ -46,14 +46,14 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Check:
+class FidelityCheck:
     """One check: whether it passed, and what was seen."""
 
     passed: bool
     seen: str
 
 
-def check(workload: str, metrics: Path, reports: Path, *, one_machine: bool = False) -> Iterator[Check]:
+def check(workload: str, metrics: Path, reports: Path, *, one_machine: bool = False) -> Iterator[FidelityCheck]:
     """Yield the checks of a run; a check whose file or value is missing fails. Raises KeyError for another workload.
 
     `one_machine`: the training actors ran on the same machine; otherwise each must have had one of its own.
@@ -78,7 +78,7 @@ def check(workload: str, metrics: Path, reports: Path, *, one_machine: bool = Fa
             yield _groups(samples)
 
 
-def check_on_gpu(workload: str, metrics: Path) -> Iterator[Check]:
+def check_on_gpu(workload: str, metrics: Path) -> Iterator[FidelityCheck]:
     """Yield the checks of a run on GPUs, where no hook reports: what verl's metrics alone can show. Raises as `check` does."""
     kind = KINDS[workload]
     steps = _steps(metrics)
@@ -87,7 +87,7 @@ def check_on_gpu(workload: str, metrics: Path) -> Iterator[Check]:
     if kind.samples:
         values = _values(steps, CORRELATION)
         there = sum(value >= MIN_CORRELATION_ON_GPU for value in values)
-        yield Check(
+        yield FidelityCheck(
             len(steps) > 0 and there == len(steps),
             f"rollout_actor_probs_pearson_corr at least {MIN_CORRELATION_ON_GPU}: {there} of {len(steps)} steps "
             f"(lowest {min(values, default=math.nan):.6f}, wanted: all)",
@@ -95,89 +95,89 @@ def check_on_gpu(workload: str, metrics: Path) -> Iterator[Check]:
         yield _reward(steps)
 
 
-def _correlation(steps: list[dict[str, Any]]) -> Iterator[Check]:
+def _correlation(steps: list[dict[str, Any]]) -> Iterator[FidelityCheck]:
     nothing: dict[str, Any] = {"step": "none", "data": {}}
     for step in (steps or [nothing])[:1] + (steps or [nothing])[-1:]:
         value = step["data"].get(CORRELATION)
         shown = "missing" if value is None else f"{value:.6f}"
-        yield Check(
+        yield FidelityCheck(
             value is not None and value >= MIN_CORRELATION,
             f"rollout_actor_probs_pearson_corr at step {step['step']}: {shown} (wanted: at least {MIN_CORRELATION})",
         )
 
 
-def _learning_rate(steps: list[dict[str, Any]], metric: str) -> Check:
+def _learning_rate(steps: list[dict[str, Any]], metric: str) -> FidelityCheck:
     rates = _values(steps, metric)
     lowest = min(rates, default=0.0)
-    return Check(
+    return FidelityCheck(
         lowest >= MIN_LEARNING_RATE,
         f"{metric} over {len(rates)} steps: at least {lowest:g} (wanted: {MIN_LEARNING_RATE:g})",
     )
 
 
-def _weights(reports: list[dict[str, Any]]) -> Check:
+def _weights(reports: list[dict[str, Any]]) -> FidelityCheck:
     updates = [update for report in reports for update in report["updates"]]
     equal = sum(update["actor_sha256"] == update["rollout_sha256"] for update in updates)
     distinct = len({update["actor_sha256"] for update in updates})
-    return Check(
+    return FidelityCheck(
         len(updates) > 0 and equal == len(updates) and distinct > 1,
         f"rollout's weights hash equal to the actor's: {equal} of {len(updates)} updates on {len(reports)} replicas, "
         f"{distinct} distinct weights",
     )
 
 
-def _placement(reports: list[dict[str, Any]], *, one_machine: bool) -> Check:
+def _placement(reports: list[dict[str, Any]], *, one_machine: bool) -> FidelityCheck:
     places = {report["rank"]: report["node_ip"] for report in reports}
     size = max((report["world_size"] for report in reports), default=0)
     shown = ", ".join(f"rank {rank} on {places[rank]}" for rank in sorted(places)) or "none reported"
     whole = sorted(places) == list(range(size)) and size > 0
     machines, wanted = (1, "on one machine") if one_machine else (size, "each on a worker of its own")
-    return Check(whole and len(set(places.values())) == machines, f"training actors, {wanted}: {shown}")
+    return FidelityCheck(whole and len(set(places.values())) == machines, f"training actors, {wanted}: {shown}")
 
 
-def _gradient(steps: list[dict[str, Any]], metric: str, least: float = MIN_GRADIENT) -> Check:
+def _gradient(steps: list[dict[str, Any]], metric: str, least: float = MIN_GRADIENT) -> FidelityCheck:
     norms = _values(steps, metric)
     there = sum(math.isfinite(norm) and norm >= least and norm > 0 for norm in norms)
-    return Check(
+    return FidelityCheck(
         len(norms) > 0 and there >= MIN_SHARE * len(norms),
         f"{metric} {f'at least {least:g}' if least else 'above 0'}: {there} of {len(norms)} steps (wanted: at least half)",
     )
 
 
-def _trained(reports: list[dict[str, Any]], model: str) -> Check:
+def _trained(reports: list[dict[str, Any]], model: str) -> FidelityCheck:
     found = [report["models"][model] for report in reports if model in report["models"]]
     steps = sum(report["optimizer_steps"] for report in found)
     distinct = sum(report["distinct"] for report in found)
-    return Check(
+    return FidelityCheck(
         steps > 0 and distinct == steps,
         f"{model}'s weights changed by every step of its optimizer: {distinct} of {steps} on {len(found)} ranks",
     )
 
 
-def _reward(steps: list[dict[str, Any]]) -> Check:
+def _reward(steps: list[dict[str, Any]]) -> FidelityCheck:
     lowest, highest = _values(steps, "critic/score/min"), _values(steps, "critic/score/max")
     shown = f"from {min(lowest):g} to {max(highest):g}" if lowest and highest else "missing"
-    return Check(
+    return FidelityCheck(
         bool(lowest and highest) and min(lowest) < max(highest),
         f"critic/score over {len(highest)} steps: {shown} (wanted: more than one value)",
     )
 
 
-def _seeds(samples: list[tuple[Any, ...]]) -> Check:
+def _seeds(samples: list[tuple[Any, ...]]) -> FidelityCheck:
     own = len({(step, prompt, seed) for step, prompt, seed, _ in samples})
-    return Check(
+    return FidelityCheck(
         len(samples) > 0 and own == len(samples),
         f"samples with a seed of their own: {own} of the first {len(samples)}",
     )
 
 
-def _groups(samples: list[tuple[Any, ...]]) -> Check:
+def _groups(samples: list[tuple[Any, ...]]) -> FidelityCheck:
     answers: dict[tuple[Any, Any], list[Any]] = defaultdict(list)
     for step, prompt, _seed, answer in samples:
         answers[step, prompt].append(answer)
     groups = [group for group in answers.values() if len(group) > 1]
     differ = sum(len(set(group)) > 1 for group in groups)
-    return Check(
+    return FidelityCheck(
         len(groups) > 0 and differ >= MIN_SHARE * len(groups),
         f"groups whose answers differ: {differ} of the first {len(groups)} (wanted: at least half)",
     )
@@ -209,7 +209,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
         checks = list(check(asked.workload, asked.metrics, asked.reports, one_machine=asked.one_machine))
     good = sum(one.passed for one in checks)
-    for one in (*checks, Check(good == len(checks), f"fidelity: {good} of {len(checks)} checks passed")):
+    for one in (*checks, FidelityCheck(good == len(checks), f"fidelity: {good} of {len(checks)} checks passed")):
         print(f"{'ok' if one.passed else 'FAIL':<8}{one.seen}")
     return 0 if good == len(checks) else 9
 

@@ -14,7 +14,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from verl_rehearsal import report
 from verl_rehearsal.errors import RehearsalError
-from verl_rehearsal.sampling import Completion, Request, parse_request, sample
+from verl_rehearsal.sampling import Completion, SamplingRequest, parse_request, sample
 from verl_rehearsal.weights import sha256_of
 
 # How many samples each replica reports (its first ones): enough to see how they are drawn.
@@ -72,7 +72,7 @@ class HFServer:
             extra_fields={"global_steps": self._global_step},
         )
 
-    def _complete(self, request: Request) -> Completion:
+    def _complete(self, request: SamplingRequest) -> Completion:
         tokens = {"eos_token_ids": self._eos_token_ids, "pad_token_id": self._pad_token_id}
         completion: Completion = sample(self._model, [request], **tokens)[0]
         drawn = (self._global_step, _short(request.prompt_ids), request.seed, _short(completion.token_ids))

@@ -25,7 +25,7 @@ class SamplingParams:
 
 
 @dataclass(frozen=True)
-class Request:
+class SamplingRequest:
     """One prompt to complete; ``seed`` is the request's own random stream."""
 
     prompt_ids: tuple[int, ...]
@@ -42,7 +42,9 @@ class Completion:
     log_probs: list[float]
 
 
-def parse_request(prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], *, response_length: int) -> Request:
+def parse_request(
+    prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], *, response_length: int
+) -> SamplingRequest:
     """Read the sampling parameters that verl's agent loops send; ``response_length`` is the default for ``max_tokens``.
 
     Raises RehearsalError for a parameter that this sampler does not support, and for a request without a seed.
@@ -54,7 +56,7 @@ def parse_request(prompt_ids: Sequence[int], sampling_params: Mapping[str, Any],
             "verl's agent loop, where rehearsal/verl_rehearsal/request_seed.py adds one"
         )
     max_tokens = given.pop("max_tokens", None) or given.pop("max_new_tokens", None) or response_length
-    request = Request(
+    request = SamplingRequest(
         prompt_ids=tuple(prompt_ids),
         params=SamplingParams(
             temperature=float(given.pop("temperature", 1.0)),
@@ -75,7 +77,7 @@ def parse_request(prompt_ids: Sequence[int], sampling_params: Mapping[str, Any],
 
 @torch.inference_mode()
 def sample(
-    model: "PreTrainedModel", requests: Sequence[Request], *, eos_token_ids: frozenset[int], pad_token_id: int
+    model: "PreTrainedModel", requests: Sequence[SamplingRequest], *, eos_token_ids: frozenset[int], pad_token_id: int
 ) -> list[Completion]:
     """Complete ``requests``, all with equal ``params``, in one left-padded batch with a key-value cache.
 
@@ -121,7 +123,7 @@ def sample(
     return completions
 
 
-def _uniforms(request: Request) -> torch.Tensor:
+def _uniforms(request: SamplingRequest) -> torch.Tensor:
     """Return ``max_tokens`` float64 numbers in [0, 1). They depend on the prompt too: the turns of a dialogue share a seed."""
     digest = hashlib.sha256(repr((request.seed, request.prompt_ids)).encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)

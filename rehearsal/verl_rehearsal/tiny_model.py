@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from verl_rehearsal import critic, sums
 from verl_rehearsal.errors import RehearsalError
-from verl_rehearsal.sampling import Request, SamplingParams, sample
+from verl_rehearsal.sampling import SamplingParams, SamplingRequest, sample
 
 PAD_TOKEN, EOS_TOKEN = "<|endoftext|>", "<|im_end|>"
 CHAT_TEMPLATE = (
@@ -138,7 +138,7 @@ def _sampled_accuracy(model: Any, tokenizer: PreTrainedTokenizerFast, seed: int)
     params = SamplingParams(temperature=1.0, top_k=-1, top_p=1.0, max_tokens=8)
     asked = [pair for pair in PAIRS for _ in range(SAMPLES_PER_SUM)]
     requests = [
-        Request(tuple(_prompt_ids(tokenizer, a, b)), params, seed=seed + index, wants_log_probs=False)
+        SamplingRequest(tuple(_prompt_ids(tokenizer, a, b)), params, seed=seed + index, wants_log_probs=False)
         for index, (a, b) in enumerate(asked)
     ]
     completions = sample(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from verl_regress.doctor import command
-from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, Check, Seen
+from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, DoctorCheck, Seen
 
 DEFAULTS = Path(__file__).resolve().parents[2] / "env/defaults.env"
 WORDS = ["head=10.0.0.1", "worker-0=10.0.0.2"]
@@ -20,8 +20,8 @@ def knobs(**more):
 @pytest.fixture(autouse=True)
 def groups(monkeypatch):
     checks = (
-        Check("VR-X-01", "count", "no job can run", "add one"),
-        Check("VR-X-02", "wait", "", "", lambda *_: [Seen("VR-X-02", SKIPPED, "head", "no time")], quick=False),
+        DoctorCheck("VR-X-01", "count", "no job can run", "add one"),
+        DoctorCheck("VR-X-02", "wait", "", "", lambda *_: [Seen("VR-X-02", SKIPPED, "head", "no time")], quick=False),
     )
 
     def facts(plan):

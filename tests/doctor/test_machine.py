@@ -10,7 +10,7 @@ import pytest
 
 from verl_regress.base.processes import Process
 from verl_regress.doctor import machine
-from verl_regress.doctor.checks import ALARM, Plan
+from verl_regress.doctor.checks import ALARM, ProbePlan
 
 NODES = {"head": "10.0.0.1", "worker-0": "10.0.0.2", "worker-1": "10.0.0.3"}
 KNOBS = {
@@ -91,7 +91,7 @@ def node(tmp_path, monkeypatch):
             for key, value in environ:
                 patch.setenv(key, value)
             knobs = {**KNOBS, "PROFILE": profile}
-            plan = Plan(NODES, knobs, quick, node=name, trains=trains)
+            plan = ProbePlan(NODES, knobs, quick, node=name, trains=trains)
             make.facts = json.loads(json.dumps(machine.facts(plan)))
         assert {seen.where for seen in plan.seen} <= {name}
         return [(seen.code, seen.seen) for seen in plan.seen if seen.status == ALARM]
@@ -243,6 +243,6 @@ def test_head_without_what_the_workers_have_is_no_fault():
 
 @pytest.mark.parametrize(("quick", "node"), [(True, "worker-0"), (False, "head"), (False, "worker-0")])
 def test_packages_are_listed_unless_it_must_be_quick(quick, node):
-    found = machine.facts(Plan(NODES, {**KNOBS, "PROFILE": "cpu"}, quick=quick, node=node))["versions"]
+    found = machine.facts(ProbePlan(NODES, {**KNOBS, "PROFILE": "cpu"}, quick=quick, node=node))["versions"]
     assert ("pytest" in found) is (not quick and node != "head")
     assert found["Python"].startswith("3.")

@@ -11,14 +11,14 @@ from unittest.mock import Mock
 import pytest
 
 from verl_regress.doctor import network
-from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, Plan
+from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, ProbePlan
 
 NODES = {"head": "127.0.0.1", "worker-0": "127.0.0.2"}
 KNOBS = {"CLUSTER_NAME": "c", "PROFILE": "cpu"}
 
 
 def plan(node, *, nodes=NODES, **more):
-    return Plan(nodes, {"GCS_PORT": "6379", **KNOBS}, node=node, **more)
+    return ProbePlan(nodes, {"GCS_PORT": "6379", **KNOBS}, node=node, **more)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from verl_regress.doctor import shared_root
-from verl_regress.doctor.checks import ALARM, Plan
+from verl_regress.doctor.checks import ALARM, ProbePlan
 
 NODES = {"head": "10.0.0.1", "worker-0": "10.0.0.2", "worker-1": "10.0.0.3"}
 
@@ -27,7 +27,7 @@ def alarms(tmp_path, monkeypatch):
             threading.current_thread().name = node
             root = str((roots or {}).get(node, tmp_path / "root"))
             knobs = {"MIN_DISK_GIB": "100", "PROFILE": profile, "SHARED_ROOT": root}
-            plan = Plan(NODES, knobs, quick, "now", node)
+            plan = ProbePlan(NODES, knobs, quick, "now", node)
             return shared_root.facts(plan), plan.seen
 
         with ThreadPoolExecutor(len(NODES)) as pool:

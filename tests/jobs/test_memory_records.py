@@ -6,14 +6,14 @@ import pytest
 from verdict_runs import unpack
 
 from verl_regress.jobs import memory_records, recorded_run
-from verl_verdict.read.records import Memory, Process
+from verl_verdict.read.records import Memory, ProcessMemory
 
 
 @pytest.mark.parametrize(
     ("text", "process"),
     [
-        ("1.0 5 x\n2.0 6\n3.0 7 y\n", Process("y", (1.0, 2.0, 3.0), (5.0, 6.0, 7.0))),
-        ("1.0 5\n2.0\n\n3.0 nan\ninf 3\nx\n4.0 6\n3.5 1\n5.0 7", Process("", (1.0, 4.0, 5.0), (5.0, 6.0, 7.0))),
+        ("1.0 5 x\n2.0 6\n3.0 7 y\n", ProcessMemory("y", (1.0, 2.0, 3.0), (5.0, 6.0, 7.0))),
+        ("1.0 5\n2.0\n\n3.0 nan\ninf 3\nx\n4.0 6\n3.5 1\n5.0 7", ProcessMemory("", (1.0, 4.0, 5.0), (5.0, 6.0, 7.0))),
         ("1.0", None),
     ],
 )
@@ -36,7 +36,7 @@ def recorded(directory, name, to=None, sizes=(5, 6)):
 
 def test_a_job_directory_has_the_memory_of_its_processes(tmp_path):
     run = recorded_run.read(recorded(tmp_path, "ppo-0.9.1-v1-1"))
-    assert run.memory == Memory(((Process("", (0.0, 1.0), (5.0, 6.0)),),))
+    assert run.memory == Memory(((ProcessMemory("", (0.0, 1.0), (5.0, 6.0)),),))
 
 
 def test_a_process_that_loaded_verl_and_has_no_record_is_named(tmp_path):

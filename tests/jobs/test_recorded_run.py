@@ -11,7 +11,7 @@ from verdict_runs import recorded, unpack
 from verl_regress.jobs import recorded_run
 from verl_verdict.errors import CannotJudge
 from verl_verdict.read import comparable, readers
-from verl_verdict.read.records import Kind
+from verl_verdict.read.records import Damage
 
 
 def test_a_job_directory_tells_what_must_be_equal(tmp_path):
@@ -156,7 +156,7 @@ def test_a_later_attempt_replaces_the_steps_after_its_checkpoint(tmp_path):
     run = recorded_run.read(job)
     assert run.steps == [1, 2, 5, 6]
     assert [(each.kind, each.text) for each in run.problems] == [
-        (Kind.GAP, "the record has no step 3 to 4, but later ones")
+        (Damage.GAP, "the record has no step 3 to 4, but later ones")
     ]
 
 

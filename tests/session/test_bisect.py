@@ -45,7 +45,7 @@ def session_in(root, search, role, change=None, name="20261122T100000Z", bad_exi
     session.write_job("ppo_a_again", made.job(root, "ppo-0.9.1-v1-2", f"again-{name}", made.TREES["A"]))
     evidence = session.evidence()
     placement = Result("placement", "Each job ran", "1", [])
-    outcome = report.Outcome(session, evidence, [placement], verdict.of_session(evidence))
+    outcome = report.SessionOutcome(session, evidence, [placement], verdict.of_session(evidence))
     (session.path / "report.json").write_text(json.dumps(report.as_json(outcome)))  # the page takes seconds
     return session
 

@@ -8,7 +8,7 @@ import pytest
 
 from verl_regress.cluster import packages
 from verl_regress.session import checks, report
-from verl_regress.session.report import Outcome
+from verl_regress.session.report import SessionOutcome
 from verl_regress.store.sessions import Session
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "session"
@@ -71,7 +71,7 @@ def test_a_run_that_did_not_come_to_its_end_is_no_pass(evidence, tmp_path, run, 
     assert found == checks.Result("workloads", CLAIMS["workloads"], "nothing", [], why)
     assert (found.passed, found.failed, found.word) == (False, False, "skip")
     only = checks.judge(evidence, {"workloads", "placement"})
-    outcome = Outcome(Session(tmp_path), evidence, only)
+    outcome = SessionOutcome(Session(tmp_path), evidence, only)
     said, junit = report.as_json(outcome), ElementTree.fromstring(report.as_junit(outcome))
     assert (outcome.status, said["passed"]) == (9, False)
     assert [junit.get(name) for name in ("tests", "failures", "skipped")] == ["2", str(len(outcome.failed)), "0"]
@@ -96,7 +96,7 @@ def test_only_some_checks(evidence):
 
 def test_the_reports_show_every_failed_check(evidence, tmp_path):
     evidence["job-grpo_a"]["ray"]["driver_info"]["node_ip_address"] = head_address(evidence)
-    outcome = Outcome(Session(tmp_path), evidence, checks.judge(evidence, set()))
+    outcome = SessionOutcome(Session(tmp_path), evidence, checks.judge(evidence, set()))
     report.write(outcome)
     said = json.loads((tmp_path / "report.json").read_text())
     assert (said["passed"], said["status"], said["verdict"]) == (False, 9, None)
@@ -122,7 +122,7 @@ def test_the_reports_say_why_a_job_failed(evidence, tmp_path):
     cause = {"type": "ValueError", "message": "no", "where": "verl/x.py:3", "also": None, "step": 2, "hint": "do this"}
     evidence["job-grpo_b"]["state"]["ended"] = {"exit_code": 1, "reason": reason, "told_to_stop": False, "cause": cause}
     evidence["job-sft_a"]["state"]["ended"] = None
-    report.write(Outcome(Session(tmp_path), evidence, checks.judge(evidence, set())))
+    report.write(SessionOutcome(Session(tmp_path), evidence, checks.judge(evidence, set())))
     said = json.loads((tmp_path / "report.json").read_text())["jobs"]
     assert (said["grpo_b"]["reason"], said["grpo_b"]["cause"]) == (reason, cause)
     assert {name for name, job in said.items() if job["reason"] is not None} == {"grpo_b", "sft_a"}
@@ -158,7 +158,7 @@ def test_the_reports_say_whether_a_and_b_ran_with_the_same_packages(evidence, tm
         "B was submitted with ALLOW_MISMATCH=1: verl wants it.",
     ]
     assert report.about_packages(evidence) == said
-    outcome = Outcome(Session(tmp_path), evidence, checks.judge(evidence, set()))
+    outcome = SessionOutcome(Session(tmp_path), evidence, checks.judge(evidence, set()))
     assert all(check.passed for check in outcome.checks)
     assert set(said) <= set(report.as_markdown(outcome).splitlines())
     assert report.as_json(outcome)["packages"] == said

@@ -10,7 +10,7 @@ from verdict_runs import rewrite
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import reuse, suites
-from verl_regress.session.schedule import Run
+from verl_regress.session.schedule import ScheduledRun
 from verl_regress.store.hashes import digest
 from verl_regress.store.sessions import jobs_of
 
@@ -33,7 +33,7 @@ def found_by(root, suite=SUITE, name="20261122T100000Z"):
     session = make(root, name, suite)
     session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", f"b-{name}", TREES["B"]))
     case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-    return reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1))
+    return reuse.earlier_run_of_a(root, session, case, ScheduledRun("ppo", "A", 100, 1))
 
 
 @pytest.mark.quick
@@ -93,7 +93,7 @@ def test_own_data_is_taken_over_while_unchanged_else_the_session_says_what_chang
     earlier.write_job("ppo_a", {**known, "inputs": {"/own/train": "1", "/own/score.py": "2"}})
     session = make(root, "20261122T100000Z")
     case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-    run = Run("ppo", "A", 100, 1)
+    run = ScheduledRun("ppo", "A", 100, 1)
     b = job(root, "ppo-0.9.1-v1-1", "b", TREES["B"])
 
     def taken(facts, **inputs):
@@ -139,4 +139,4 @@ def test_the_same_run_is_not_taken_twice(root, earlier):
     session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))
     session.write_job("ppo_a", {**jobs_of(earlier.evidence())["ppo_a"], "reused_from": earlier.path.name})
     case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-    assert reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, kind="again")) is None
+    assert reuse.earlier_run_of_a(root, session, case, ScheduledRun("ppo", "A", 100, 1, kind="again")) is None

@@ -10,7 +10,7 @@ from verdict_runs import rewrite, rows_of, unpack
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import checks, recorded_points, report, reuse, schedule, suites, verdict
-from verl_regress.session.schedule import Run
+from verl_regress.session.schedule import ScheduledRun
 from verl_regress.store.hashes import digest
 from verl_regress.store.sessions import Session
 
@@ -96,11 +96,11 @@ def words(session):
 
 def test_b_runs_first_then_a_and_an_equal_pair_is_enough(root):
     session = make(root)
-    assert following(session) == Run("ppo", "B", 100, 1)
+    assert following(session) == ScheduledRun("ppo", "B", 100, 1)
     session.write_job("ppo_b", job(root, "ppo-0.9.1-v1-1", "b", TREES["B"]))
-    assert following(session) == Run("ppo", "A", 100, 1)
+    assert following(session) == ScheduledRun("ppo", "A", 100, 1)
     session.write_job("ppo_a", job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]))
-    assert following(session) == Run("grpo", "B", 100, 1)
+    assert following(session) == ScheduledRun("grpo", "B", 100, 1)
     assert words(session) == {"ppo": "identical", "grpo": "inconclusive"}
 
 
@@ -113,7 +113,7 @@ def test_a_difference_asks_for_a_second_run_of_a_and_then_is_a_change(root):
 
     pair(root, session, other, "ppo-0.9.1-v0")
     assert words(session) == {"ppo": "inconclusive"}
-    assert following(session) == Run("ppo", "A", 100, 1, kind="again")
+    assert following(session) == ScheduledRun("ppo", "A", 100, 1, kind="again")
     session.write_job("ppo_a_again", job(root, "ppo-0.9.1-v0", "again", TREES["A"]))
     assert following(session) is None
     found = verdict.of_session(session.evidence())[0]
@@ -171,7 +171,7 @@ def test_a_case_that_continues_takes_a_checkpoint_of_its_own_side(root, saved, t
         session.write_job(f"ppo_{side}", found)
     run = following(session)
     suite = suites.of_recorded(session.evidence()["begin"]["suite"])
-    assert run == Run("more", "B", 100, 1)
+    assert run == ScheduledRun("more", "B", 100, 1)
     assert schedule.overrides_of(run, suite, session.evidence()) == [
         "a=1", "trainer.resume_mode=resume_path", f"trainer.resume_from_path={root.jobs}/b/checkpoints/global_step_{start}",
         f"trainer.total_training_steps={end}",
@@ -216,7 +216,7 @@ def test_b_that_does_not_go_on_where_its_checkpoint_was_is_regressed(root):
     assert found[1].reason.startswith(said)
     assert found[1].files == ("verl/a.py",)
     evidence = session.evidence()
-    outcome = report.Outcome(session, evidence, [], found)
+    outcome = report.SessionOutcome(session, evidence, [], found)
     said = "A goes on where its checkpoint was: steps 3 to 4 of its resumed and its straight run are bit-equal"
     assert report.as_json(outcome)["cases"][1]["notes"][0] == said
     assert f"note        {said}" in report.as_markdown(outcome)
@@ -298,8 +298,10 @@ def test_in_a_replayed_case_a_comes_first_in_every_pair_and_b_needs_its_recordin
         run = following(session, lambda case: {"pairs"})
         assert run.name == name
         session.write_job(name, job(root, "ppo-0.9.1-v0", name, TREES[run.side]))
-    assert schedule.recording_of(Run("ppo", "A", 100, 1, kind="again"), session.evidence()).is_made is False
-    assert schedule.recording_of(Run("ppo", "A", 200, 2), session.evidence()) == schedule.Recording("ppo-200", 4, True)
+    assert schedule.recording_of(ScheduledRun("ppo", "A", 100, 1, kind="again"), session.evidence()).is_made is False
+    assert schedule.recording_of(ScheduledRun("ppo", "A", 200, 2), session.evidence()) == schedule.Recording(
+        "ppo-200", 4, True
+    )
 
 
 def test_a_run_that_did_not_train_on_the_recording_decides_nothing(root):
@@ -323,7 +325,7 @@ def test_the_rollouts_of_a_replayed_case_are_a_verdict_and_say_which_half_differ
     session.write_job("ppo_a", {**session.read("job-ppo_a"), "sampled_first": "t"})
     assert words(session) == {"ppo": "identical", "ppo rollout": "inconclusive"}  # it lacks its run
     own = following(session)
-    assert (own, own.name) == (Run("ppo", "B", 100, 1, kind="rollout"), "ppo_b_rollout")
+    assert (own, own.name) == (ScheduledRun("ppo", "B", 100, 1, kind="rollout"), "ppo_b_rollout")
     suite = suites.parse("cases: {ppo: {workload: ppo}}", "x")
     said = ["trainer.total_training_steps=1", "trainer.save_freq=-1"]
     assert schedule.overrides_of(own, suite, session.evidence()) == said
@@ -335,7 +337,7 @@ def test_the_rollouts_of_a_replayed_case_are_a_verdict_and_say_which_half_differ
 
     session.write_job("ppo_b_rollout", first_step(root, "b-own", "other", longer))
     assert words(session) == {"ppo": "identical", "ppo rollout": "inconclusive"}
-    assert following(session) == Run("ppo", "A", 100, 1, kind="rollout")
+    assert following(session) == ScheduledRun("ppo", "A", 100, 1, kind="rollout")
     session.write_job("ppo_a_rollout", first_step(root, "a-own", "t"))
     assert following(session) is None
     assert words(session) == {"ppo": "identical", "ppo rollout": "changed"}
@@ -369,7 +371,7 @@ def test_in_a_replayed_case_only_a_repeat_says_whether_a_repeats_itself(root):
     session.write("recording-ppo-100", {"files": {}})
     pair(root, session, other_entropy, "ppo-0.9.1-v0")
     assert words(session)["ppo"] == "inconclusive"
-    assert following(session) == Run("ppo", "A", 100, 1, kind="again")
+    assert following(session) == ScheduledRun("ppo", "A", 100, 1, kind="again")
 
 
 def test_a_replayed_case_that_two_runs_of_a_do_not_decide_takes_a_third_one(root):
@@ -387,7 +389,7 @@ def test_a_replayed_case_that_two_runs_of_a_do_not_decide_takes_a_third_one(root
     for name, rate in ("a", 1.0), ("b", 1.7), ("a_again", 1.5):
         session.write_job(f"ppo_{name}", of(name, rate))
     assert words(session)["ppo"] == "inconclusive"
-    assert following(session) == Run("ppo", "A", 100, 1, kind="third")
+    assert following(session) == ScheduledRun("ppo", "A", 100, 1, kind="third")
     session.write_job("ppo_a_third", of("a_third", 1.5))
     assert words(session)["ppo"] == "changed"  # the two that replay are equal
     # Its first run differed from these, so the log-probs of runs that generate say little.
@@ -435,7 +437,7 @@ def test_a_session_with_a_failed_check_gives_no_answer(root):
     pair(root, session)
     evidence = session.evidence()
     failed = checks.Result("placement", "every driver ran on a worker", "2 jobs", ["ppo_b ran on \x1b[2J"])
-    outcome = report.Outcome(session, evidence, [failed], verdict.of_session(evidence))
+    outcome = report.SessionOutcome(session, evidence, [failed], verdict.of_session(evidence))
     assert outcome.status == 9
     why = "placement failed, so the runs were not what was asked for"
     assert outcome.headline == f"no answer: {why}; 0 of 1 checks passed"
@@ -476,7 +478,7 @@ def test_runs_of_one_code_that_must_agree_are_one_verdict(root):
     assert runs == ["ppo_b", "ppo_a", "ppo-1_b", "ppo-1_a", "ppo-2_b", "ppo-2_a"]
     assert words(session) == {"ppo": "same"}  # how B trains beside A is the question of another case
     suite = suites.of_recorded(session.evidence()["begin"]["suite"])
-    assert schedule.overrides_of(Run("ppo-1", "B", 100, 1), suite, session.evidence()) == ["a=1", "b=2"]
+    assert schedule.overrides_of(ScheduledRun("ppo-1", "B", 100, 1), suite, session.evidence()) == ["a=1", "b=2"]
 
 
 def test_a_group_is_about_the_tokens_of_its_first_step(root):
@@ -496,7 +498,7 @@ def test_b_that_breaks_what_a_holds_is_regressed_and_its_group_is_one_card(root)
     (found,) = verdict.of_session(session.evidence())
     assert (found.case, found.word.value, found.files) == ("ppo", "regressed", ("verl/a.py",))
     assert found.reason.startswith("B breaks what A holds: critic/vf_loss is 1.5 times as large with c=3 (")
-    page = report.as_html(report.Outcome(session, session.evidence(), [], [found]))
+    page = report.as_html(report.SessionOutcome(session, session.evidence(), [], [found]))
     assert page.count('id="case-ppo') == 1
     assert all(f">{run}<" in page for run in ("ppo_a", "ppo-1_a", "ppo-2_b"))
 
@@ -509,7 +511,7 @@ def test_a_group_lacks_what_one_of_its_cases_lacks(root):
     assert found.reason == "ppo-1_a and ppo-1_b did not run: BUDGET=2 runs were used up before"
     session.write("refused-ppo-1_b", {"reason": "The override 'a=1' sets a key that ppo_trainer of CODE_ID=b lacks."})
     assert words(session) == {"ppo": "regressed"}
-    assert following(session) == Run("ppo-2", "B", 100, 1)
+    assert following(session) == ScheduledRun("ppo-2", "B", 100, 1)
 
 
 MEMORY = "cases: {ppo: {workload: ppo, deterministic: true, memory: true}}"
@@ -537,7 +539,7 @@ def test_memory_is_a_verdict_of_its_own_and_asks_for_the_pairs_that_it_needs(roo
     reason = "all processes together need at most 1.59 GB with A and 1.59 GB with B; "
     assert found[1].reason.startswith(reason)
     assert found[1].reason.endswith(" MB with B, in 1 pair: run 2 more")
-    assert following(session) == Run("ppo", "A", 200, 2)
+    assert following(session) == ScheduledRun("ppo", "A", 200, 2)
 
 
 def test_memory_that_was_not_recorded_is_inconclusive_and_asks_for_nothing(root):
@@ -568,7 +570,7 @@ def test_the_report_says_the_answer_first_and_what_the_jobs_read(root):
     a = {**job(root, "ppo-0.9.1-v1-1", "a", TREES["A"]), "reused_from": "20261121T100000Z", "loaded": loaded}
     session.write_job("ppo_a", a)
     evidence = session.evidence()
-    outcome = report.Outcome(session, evidence, [], verdict.of_session(evidence))
+    outcome = report.SessionOutcome(session, evidence, [], verdict.of_session(evidence))
     page = report.as_markdown(outcome)
     assert page.startswith("# regressed: B breaks what A does (ppo: step 1, critic/advantages/max: ")
     assert "| ppo | **regressed** | with equal rewards, critic/advantages has the opposite sign" in page
@@ -612,18 +614,18 @@ class TestAPerturbedRunOfA:
     def test_is_made_once_and_decides(self, root, size, word):
         session = self.session(root)
         assert words(session) == {"ppo": "inconclusive"}
-        assert following(session) == Run("ppo", "A", 100, 1, kind="perturbed")
+        assert following(session) == ScheduledRun("ppo", "A", 100, 1, kind="perturbed")
         session.write_job("ppo_a_perturbed", self.perturbed(root, s2=size, s3=size))
         assert words(session) == {"ppo": word}
         assert following(session) is None
 
     def test_comes_before_further_pairs_and_after_the_second_run_of_a(self, root):
         session = self.session(root, suite="pairs: 3\ncases: {ppo: {workload: ppo}}")
-        assert following(session) == Run("ppo", "A", 100, 1, kind="again")
+        assert following(session) == ScheduledRun("ppo", "A", 100, 1, kind="again")
         session.write_job("ppo_a_again", job(root, "ppo-0.9.1-v1-1", "again", TREES["A"]))
-        assert following(session) == Run("ppo", "A", 100, 1, kind="perturbed")
+        assert following(session) == ScheduledRun("ppo", "A", 100, 1, kind="perturbed")
         session.write_job("ppo_a_perturbed", self.perturbed(root, s3=1e-6))
-        assert following(session) == Run("ppo", "A", 200, 2)
+        assert following(session) == ScheduledRun("ppo", "A", 200, 2)
 
     def test_is_made_for_no_change_that_does_not_begin_as_rounding(self, root):
         session = make(root, suite="cases: {ppo: {workload: ppo, deterministic: true}}")
@@ -657,16 +659,16 @@ class TestAPerturbedRunOfA:
         before.write_job("ppo_a_perturbed", self.perturbed(root, s3=1e-4))
         session = self.session(root)
         case = suites.of_recorded(session.evidence()["begin"]["suite"]).case("ppo")
-        _, taken = reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1, kind="perturbed"))
+        _, taken = reuse.earlier_run_of_a(root, session, case, ScheduledRun("ppo", "A", 100, 1, kind="perturbed"))
         assert taken["submission_id"] == "perturbed"
         shutil.rmtree(root.jobs / "a-20261121T100000Z")
-        assert reuse.earlier_run_of_a(root, session, case, Run("ppo", "A", 100, 1)) is None
+        assert reuse.earlier_run_of_a(root, session, case, ScheduledRun("ppo", "A", 100, 1)) is None
 
     def test_is_in_the_reports_and_no_point_of_the_history(self, root):
         session = self.session(root)
         session.write_job("ppo_a_perturbed", self.perturbed(root, s3=1e-4))
         evidence = session.evidence()
-        outcome = report.Outcome(session, evidence, [], verdict.of_session(evidence))
+        outcome = report.SessionOutcome(session, evidence, [], verdict.of_session(evidence))
         assert "| ppo_a_perturbed | `perturbed` |" in report.as_markdown(outcome)
         assert "ppo_a_perturbed" in report.as_json(outcome)["jobs"]
         assert ">ppo_a_perturbed<" in report.as_html(outcome)

@@ -11,9 +11,9 @@ from streams import state_of, whole
 import verl_regress
 from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.store import artefact
-from verl_regress.store.artefact import Source
+from verl_regress.store.artefact import Origin
 
-SOURCE = Source("synthetic", "0123456789abcdef", 1)
+ORIGIN = Origin("synthetic", "0123456789abcdef", 1)
 
 
 def build(directory):
@@ -23,16 +23,16 @@ def build(directory):
     return {"train_rows": 4}
 
 
-def make(target, source=SOURCE, build=build):
-    artefact.ensure(target, source, build, knob="DATASET")
+def make(target, origin=ORIGIN, build=build):
+    artefact.ensure(target, origin, build, knob="DATASET")
 
 
-def refusal(target, source=SOURCE):
+def refusal(target, origin=ORIGIN):
     def never(_):
         raise AssertionError("built although the target cannot be used")
 
     with pytest.raises(BadInput) as caught:
-        make(target, source, never)
+        make(target, origin, never)
     return str(caught.value)
 
 
@@ -81,7 +81,7 @@ def test_everyone_can_read_it_and_the_owner_can_remove_it_whatever_the_umask(tmp
 def test_another_source_is_an_error_that_names_both(tmp_path):
     make(tmp_path / "sums")
     before = state_of(tmp_path)
-    assert refusal(tmp_path / "sums", Source("synthetic", "fedcba9876543210", 2)) == (
+    assert refusal(tmp_path / "sums", Origin("synthetic", "fedcba9876543210", 2)) == (
         f"{tmp_path}/sums was made from synthetic (revision 0123456789ab, seed 1), and DATASET_SOURCE now asks for "
         "synthetic (revision fedcba987654, seed 2): remove that directory, or choose another name with DATASET=NAME."
     )
@@ -149,14 +149,14 @@ def race(target, sources):
     return errors
 
 
-@pytest.mark.parametrize("second", [SOURCE, Source("synthetic", "fedcba", 2)])
+@pytest.mark.parametrize("second", [ORIGIN, Origin("synthetic", "fedcba", 2)])
 def test_of_two_concurrent_builders_the_first_wins_and_another_source_is_refused(tmp_path, capsys, second):
-    errors = race(tmp_path / "sums", [SOURCE, second])
-    assert [type(error) for error in errors].count(BadInput) == (second != SOURCE)
+    errors = race(tmp_path / "sums", [ORIGIN, second])
+    assert [type(error) for error in errors].count(BadInput) == (second != ORIGIN)
     whole(tmp_path / "sums")
     assert [path.name for path in tmp_path.iterdir()] == ["sums"]
     lines = [line.split()[0] for line in capsys.readouterr().err.splitlines()]
-    assert sorted(lines) == (["changed", "skip"] if second == SOURCE else ["changed"])
+    assert sorted(lines) == (["changed", "skip"] if second == ORIGIN else ["changed"])
 
 
 def test_one_build_can_make_two_artefacts(tmp_path):
@@ -166,19 +166,19 @@ def test_one_build_can_make_two_artefacts(tmp_path):
         return {"seconds": 1.0}
 
     targets = [tmp_path / "actor", tmp_path / "critic"]
-    artefact.ensure_all(targets, SOURCE, both, knob="MODEL")
+    artefact.ensure_all(targets, ORIGIN, both, knob="MODEL")
     assert [whole(target).facts for target in targets] == [{"seconds": 1.0}] * 2
     # One is gone: both are built, the remaining one is not touched.
     before = state_of(tmp_path / "actor")
     for path in targets[1].iterdir():
         path.unlink()
     targets[1].rmdir()
-    artefact.ensure_all(targets, SOURCE, both, knob="MODEL")
+    artefact.ensure_all(targets, ORIGIN, both, knob="MODEL")
     assert state_of(tmp_path / "actor") == before
     whole(targets[1])
     shutil.rmtree(targets[0])
     with pytest.raises(BadInput, match="critic was made from synthetic"):  # although the actor is gone
-        artefact.ensure_all(targets, Source("other", "1"), None, knob="MODEL")
+        artefact.ensure_all(targets, Origin("other", "1"), None, knob="MODEL")
     assert [path.name for path in tmp_path.iterdir()] == ["critic"]
 
 

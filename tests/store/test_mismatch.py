@@ -64,14 +64,14 @@ def refusal(found):
 @pytest.mark.parametrize("version", ["0.7.1", "0.8.0"])
 def test_the_releases_before_0_9_run_on_both_sets_though_they_declare_an_older_numpy(tmp_path, version):
     for has in (BEFORE, TODAY):
-        assert mismatch.compare(release(tmp_path, version), cluster(image(**has)), []) == mismatch.Finding()
+        assert mismatch.compare(release(tmp_path, version), cluster(image(**has)), []) == mismatch.Mismatch()
     limited = code("0.9.0", requirements={"requires": ["numpy<2.0.0"]})
     assert mismatch.compare(limited, cluster({"numpy": "2.4.6"}), []).problems
 
 
 @pytest.mark.parametrize("version", ["0.9.1", "main"])
 def test_the_default_release_runs_on_the_current_packages(tmp_path, version):
-    assert mismatch.compare(release(tmp_path, version), cluster(image(**TODAY)), []) == mismatch.Finding()
+    assert mismatch.compare(release(tmp_path, version), cluster(image(**TODAY)), []) == mismatch.Mismatch()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_markers_are_those_of_the_nodes_and_names_need_no_spelling():
     assert refusal(mismatch.compare(said, cluster(has), [])) == (
         f"verl 0.9.1 (CODE_ID=codeB) wants Flash_Attn>=2 (2.0rc1.post1 {ON}): {CURES}"
     )
-    assert mismatch.compare(said, cluster({**has, "flash-attn": "2.1rc1"}), []) == mismatch.Finding()
+    assert mismatch.compare(said, cluster({**has, "flash-attn": "2.1rc1"}), []) == mismatch.Mismatch()
 
 
 def test_packages_missing_on_one_worker_are_in_the_same_sentence():

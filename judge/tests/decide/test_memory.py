@@ -7,7 +7,7 @@ from verdict_runs import edit, generator, session
 
 from verl_verdict.decide import judge, memory
 from verl_verdict.decide.verdicts import Finding, Word
-from verl_verdict.read.records import Memory, Process
+from verl_verdict.read.records import Memory, ProcessMemory
 
 GB, MB = 1e9, 1e6
 STEPS, SECONDS = 12, 10.0  # of a step, as verdict_runs.NOISY has it
@@ -25,7 +25,7 @@ def remember(run, rng, factor=1.0, leak=0.0, noise=0.01):
         return most * level * loaded * (1 + 0.02 * rng.uniform()) + leaks * steps
 
     processes = [
-        Process(name, tuple(times), tuple(size(time, most, leaks) for time in times))
+        ProcessMemory(name, tuple(times), tuple(size(time, most, leaks) for time in times))
         for name, most, leaks in (("WorkerDict", 4 * GB, 0.0), ("TaskRunner", 1 * GB, leak))
     ]
     return dataclasses.replace(run, memory=Memory((tuple(processes),)))
@@ -40,7 +40,7 @@ def remembered(pairs=6, seed=1, leak_a=0.0, **of_b):
 def constant(run, *sizes):
     """The run with one process that has each of these sizes for ten seconds."""
     times = tuple(1e6 + at for at in range(10 * len(sizes)))
-    return dataclasses.replace(run, memory=Memory(((Process("x", times, tuple(sizes[at // 10] for at in range(len(times)))),),)))  # fmt: skip
+    return dataclasses.replace(run, memory=Memory(((ProcessMemory("x", times, tuple(sizes[at // 10] for at in range(len(times)))),),)))  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -191,11 +191,15 @@ def test_no_common_seed_is_inconclusive():
             "'b3' has no records of its processes' memory: a metrics.jsonl alone has none",
         ),
         (
-            {"memory": Memory(((Process("x", (1.0, 99.0), (5.0, 5.0)),),), ("process 7 on n1 (python3)", "process 8"))},
+            {
+                "memory": Memory(
+                    ((ProcessMemory("x", (1.0, 99.0), (5.0, 5.0)),),), ("process 7 on n1 (python3)", "process 8")
+                )
+            },
             "'b3' has no record of the memory of process 7 on n1 (python3) and 1 more",
         ),
         (
-            {"memory": Memory(((Process("x", (1.0, 2.0), (5.0, 5.0)),),))},
+            {"memory": Memory(((ProcessMemory("x", (1.0, 2.0), (5.0, 5.0)),),))},
             "'b3' has less than 10 s of memory records after its warm-up, too few to see growth: train more steps",
         ),
         (
@@ -218,8 +222,8 @@ def test_a_run_that_shows_nothing_is_never_the_same(change, reason):
 def test_the_peak_is_the_largest_sum_at_one_time_not_the_sum_of_peaks(tmp_path):
     (run,) = session(generator(1), 1)[0]
     times = tuple(1e6 + at for at in range(60))
-    first = Process("first", times, tuple(3 * GB if at < 30 else GB for at in range(60)))
-    then = Process("then", times[30:], (2 * GB,) * 30)
+    first = ProcessMemory("first", times, tuple(3 * GB if at < 30 else GB for at in range(60)))
+    then = ProcessMemory("then", times[30:], (2 * GB,) * 30)
     assert memory.peak(dataclasses.replace(run, memory=Memory(((first, then),)))) == 3 * GB
 
 
@@ -228,8 +232,8 @@ def test_a_process_that_ended_no_longer_counts_and_no_startup_is_growth():
     run = dataclasses.replace(run, series={})
     assert memory.growth(constant(run, GB, 4 * GB, 4 * GB, 4 * GB)) == 0
     times = tuple(1e6 + at for at in range(60))
-    ended = Process("ended", times[:5], (9 * GB,) * 5)
-    lived = Process("lived", times, (GB,) * 60)
+    ended = ProcessMemory("ended", times[:5], (9 * GB,) * 5)
+    lived = ProcessMemory("lived", times, (GB,) * 60)
     both = dataclasses.replace(run, memory=Memory(((ended, lived),)))
     assert (memory.peak(both), memory.growth(both)) == (10 * GB, 0)
 
@@ -238,6 +242,6 @@ def test_processes_that_end_one_after_the_other_are_no_shrinking():
     """Ray ends actors when the driver has ended; their last records are up to an interval apart."""
     (run,) = session(generator(1), 1)[0]
     processes = tuple(
-        Process(str(at), tuple(1e6 + 16.0 * n + at for n in range(20)), (GB,) * 20) for at in range(0, 16, 3)
+        ProcessMemory(str(at), tuple(1e6 + 16.0 * n + at for n in range(20)), (GB,) * 20) for at in range(0, 16, 3)
     )
     assert memory.growth(dataclasses.replace(run, series={}, memory=Memory((processes,)))) == 0

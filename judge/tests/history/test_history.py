@@ -86,7 +86,7 @@ class TestSteps:
 
     def test_a_planted_step_is_found_with_its_means(self):
         values = [*(1.0 + 0.01 * (at % 3) for at in range(8)), *(2.0 + 0.01 * (at % 3) for at in range(5))]
-        [step] = changes.steps(values, lambda mean: 0.05 * mean)
+        [step] = changes.change_points(values, lambda mean: 0.05 * mean)
         assert step.at == 8
         assert (step.before, step.after) == pytest.approx((1.00875, 2.008))
         assert step.p < 0.01
@@ -94,14 +94,14 @@ class TestSteps:
     def test_two_steps_are_found(self):
         rng = generator(1)
         levels = np.repeat([1.0, 3.0, 2.0], 10)
-        found = changes.steps(list(levels + 0.1 * rng.normal(size=30)), lambda mean: 0.0)
+        found = changes.change_points(list(levels + 0.1 * rng.normal(size=30)), lambda mean: 0.0)
         assert [step.at for step in found] == [10, 20]
         assert [round(step.after) for step in found] == [3, 2]
 
     def test_flat_noise_has_none_more_often_than_declared(self):
         rng = generator(2)
         alarms = sum(
-            bool(changes.steps(list(rng.normal(size=size)), lambda mean: 0.0))
+            bool(changes.change_points(list(rng.normal(size=size)), lambda mean: 0.0))
             for size in (10, 15, 20)
             for _ in range(70)
         )
@@ -109,18 +109,18 @@ class TestSteps:
 
     def test_a_run_that_may_not_be_the_first_one_after_a_change_is_none(self):
         values = [*(1.0 + 0.01 * (at % 3) for at in range(8)), *(2.0 + 0.01 * (at % 3) for at in range(8))]
-        assert [step.at for step in changes.steps(values, lambda mean: 0.0, [5, 8, 12])] == [8]
-        assert [step.at for step in changes.steps(values, lambda mean: 0.0, [9, 12])] == [9]
-        assert changes.steps(values, lambda mean: 0.0, [1, 15, 16]) == []
+        assert [step.at for step in changes.change_points(values, lambda mean: 0.0, [5, 8, 12])] == [8]
+        assert [step.at for step in changes.change_points(values, lambda mean: 0.0, [9, 12])] == [9]
+        assert changes.change_points(values, lambda mean: 0.0, [1, 15, 16]) == []
 
     def test_what_does_not_matter_is_none(self):
         values = [*(1.0 + 0.001 * (at % 3) for at in range(8)), *(1.04 + 0.001 * (at % 3) for at in range(8))]
-        assert changes.steps(values, lambda mean: 0.05 * mean) == []
-        assert len(changes.steps(values, lambda mean: 0.03 * mean)) == 1
+        assert changes.change_points(values, lambda mean: 0.05 * mean) == []
+        assert len(changes.change_points(values, lambda mean: 0.03 * mean)) == 1
 
     @pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.0, 9.0, 9.0, 9.0], [2.0] * 20, [1.0] * 10 + [9.0] * 2])
     def test_too_few_runs_on_a_side_and_constant_ones_have_none(self, values):
-        assert changes.steps(values, lambda mean: 0.0) == []
+        assert changes.change_points(values, lambda mean: 0.0) == []
 
 
 class TestSessions:
@@ -201,7 +201,7 @@ class TestGroups:
         runs = [dataclasses.replace(noisy(rng, f"r{at}", "1"), facts=each) for at, each in enumerate(facts)]
         groups = history.groups_of([point(run, session=at) for at, run in enumerate(runs, start=1)])
         assert [(group.name, len(group.points)) for group in groups] == [("ppo", 2), ("ppo (2)", 1)]
-        text = history_page.text(history_page.Page(groups))
+        text = history_page.text(history_page.HistoryPage(groups))
         said = "apart       ppo (2): not comparable with the first runs of ppo: image: 1, here 2"
         assert images[0] is None or said in text
 
@@ -331,7 +331,7 @@ class TestPage:
 
     def test_the_newest_of_several_changes_is_the_one_that_it_says(self):
         points = series([*[0.1] * 8, *[0.5] * 8, *[0.9] * 8])
-        page = history_page.Page(history.groups_of(points))
+        page = history_page.HistoryPage(history.groups_of(points))
         assert page.answer.startswith(f"The newest of 2 changes: since {points[16].code} of ")
         assert page.answer.endswith("critic/score/mean of ppo is 0.9 instead of 0.5 (better).")
 
@@ -350,7 +350,7 @@ class TestPage:
 
     def test_a_key_names_each_series_once_and_folds_what_is_too_long(self):
         many = [dataclasses.replace(each, source=f"path:/b{at}") for at, each in enumerate(series([0.5] * 15))]
-        keys = Parsed(history_page.html(history_page.Page(history.groups_of(many)))).texts
+        keys = Parsed(history_page.html(history_page.HistoryPage(history.groups_of(many)))).texts
         assert [text for text in keys if "(1 session)" in text] == [
             f"\N{NO-BREAK SPACE}path:/b{at} (1 session)" for at in range(15)
         ]

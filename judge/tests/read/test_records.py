@@ -9,7 +9,7 @@ from verdict_runs import recorded, unpack
 
 from verl_verdict.errors import CannotJudge
 from verl_verdict.read import records
-from verl_verdict.read.records import Kind
+from verl_verdict.read.records import Damage
 
 
 def read(tmp_path, *lines, end="\n"):
@@ -56,19 +56,19 @@ def test_the_two_lines_that_the_sft_trainer_writes_for_a_step_are_no_duplicate(t
 def test_a_value_that_is_not_finite_is_a_problem(tmp_path, value, shown):
     """verl's file logger writes NaN and infinity as null."""
     run = read(tmp_path, line(1), f'{{"step": 2, "data": {{"train/loss": {value}}}}}')
-    assert problems(run) == [(Kind.NOT_FINITE, f"train/loss is {shown} at step 2")]
+    assert problems(run) == [(Damage.NOT_FINITE, f"train/loss is {shown} at step 2")]
     assert not math.isfinite(run.series["train/loss"][2])
 
 
 @pytest.mark.parametrize("value", ["high", True, [1.0]])
 def test_a_value_that_is_no_number_is_a_problem(tmp_path, value):
     run = read(tmp_path, line(1, other=value))
-    assert problems(run) == [(Kind.NOT_A_NUMBER, f"other is {str(value)!r} at step 1, which is not a number")]
+    assert problems(run) == [(Damage.NOT_A_NUMBER, f"other is {str(value)!r} at step 1, which is not a number")]
 
 
 def test_a_last_line_that_is_cut_off_is_a_problem(tmp_path):
     run = read(tmp_path, line(1), line(2), line(3)[:20], end="")
-    assert problems(run) == [(Kind.TRUNCATED, "the record is cut off after step 2, in line 3")]
+    assert problems(run) == [(Damage.TRUNCATED, "the record is cut off after step 2, in line 3")]
     assert run.last_step == 2
 
 
@@ -80,7 +80,7 @@ def test_a_last_line_that_is_cut_off_is_a_problem(tmp_path):
     ],
 )
 def test_a_missing_step_is_a_problem(tmp_path, steps, text):
-    assert problems(read(tmp_path, *map(line, steps))) == [(Kind.GAP, text)]
+    assert problems(read(tmp_path, *map(line, steps))) == [(Damage.GAP, text)]
 
 
 class TestAttempts:
@@ -124,7 +124,7 @@ class TestAttempts:
     def test_a_step_that_a_job_recorded_twice_is_a_problem(self):
         run = records.parse(["\n".join(map(line, (1, 2, 2, 1)))], "b", "b")
         said = [f"train/loss was recorded twice for step {step}" for step in (2, 1)]
-        assert problems(run) == [(Kind.DUPLICATE, text) for text in said]
+        assert problems(run) == [(Damage.DUPLICATE, text) for text in said]
 
     def test_the_attempts_of_a_job_are_one_record(self):
         texts = ["\n".join(map(line, steps)) for steps in ((1, 2, 3, 4), (3, 4, 5))]

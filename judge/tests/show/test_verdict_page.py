@@ -330,7 +330,7 @@ def test_a_metric_that_the_case_ignores_is_not_drawn(tmp_path, text):
 
 
 def test_a_session_of_checks_only_has_a_page_without_cases(outcome):
-    only = report.Outcome(outcome.session, outcome.evidence, page_sessions.CHECKS[:1])
+    only = report.SessionOutcome(outcome.session, outcome.evidence, page_sessions.CHECKS[:1])
     parsed = Parsed(report.as_html(only))
     assert [each["id"] for each in parsed.all("section")] == ["checks", "code"]
     assert "1 of 1 checks passed" in parsed.texts
@@ -352,7 +352,9 @@ def test_a_case_that_needs_more_pairs_says_how_to_run_them(parsed):
 def test_in_noise_it_says_how_many_pairs_decided_and_where_b_is_first_clearly_apart():
     a, b = session(generator(11), 8, {"critic/score/mean": -0.03}, steps=30)
     found = judge.case(a, b)
-    texts = Parsed(verdict_page.html(verdict_page.Page("", "", cases=[verdict_page.Case("ppo", [found], a, b)]))).texts
+    texts = Parsed(
+        verdict_page.html(verdict_page.VerdictPage("", "", cases=[verdict_page.CaseCard("ppo", [found], a, b)]))
+    ).texts
     assert (found.pairs, "ppo: means over 6 pairs of runs, by statistics" in texts) == (8, True)
     assert texts[texts.index("first clearly apart") + 1] == str(found.first)
     assert {"first difference", "which means"}.isdisjoint(texts)
@@ -369,7 +371,9 @@ def test_each_run_of_a_is_drawn_behind_their_mean():
 
 
 def test_a_case_without_runs_says_so():
-    shown = verdict_page.html(verdict_page.Page("Nothing ran.", "inconclusive", cases=[verdict_page.Case("ppo", [])]))
+    shown = verdict_page.html(
+        verdict_page.VerdictPage("Nothing ran.", "inconclusive", cases=[verdict_page.CaseCard("ppo", [])])
+    )
     assert "No run has recorded a decisive metric, so there is no curve." in shown
 
 
@@ -411,20 +415,20 @@ class TestCodes:
 def test_phases_are_shown_only_where_all_runs_generate():
     rng = generator(1)
     runs = [noisy(rng, name) for name in "ab"]
-    assert "timing_s/step" in verdict_page._costs(verdict_page.Case("ppo", [], runs[:1], runs[1:]))
+    assert "timing_s/step" in verdict_page._costs(verdict_page.CaseCard("ppo", [], runs[:1], runs[1:]))
     replayed = [dataclasses.replace(run, facts={comparable.REPLAY: "1"}) for run in runs]
-    assert "timing_s/step" not in verdict_page._costs(verdict_page.Case("ppo", [], replayed[:1], replayed[1:]))
+    assert "timing_s/step" not in verdict_page._costs(verdict_page.CaseCard("ppo", [], replayed[:1], replayed[1:]))
 
 
 def test_the_memory_of_the_processes_is_shown_where_it_was_recorded():
     rng = generator(1)
     runs = [test_memory.remember(noisy(rng, name), rng, leak=leak) for name, leak in (("a", 0.0), ("b", 64e6))]
-    cells = Parsed(str(verdict_page._costs(verdict_page.Case("ppo", [], runs[:1], runs[1:])))).texts
+    cells = Parsed(str(verdict_page._costs(verdict_page.CaseCard("ppo", [], runs[:1], runs[1:])))).texts
     rows = {name: cells[cells.index(name) + 1 : cells.index(name) + 4] for name in cells if name in MEMORY_ROWS}
     assert list(rows) == list(MEMORY_ROWS)
     assert rows["all processes together"][2] == "1.15"
     assert rows["growth a step"][1].endswith(" MB")
-    without = verdict_page.Case("ppo", [], runs[:1], [dataclasses.replace(runs[1], memory=Memory())])
+    without = verdict_page.CaseCard("ppo", [], runs[:1], [dataclasses.replace(runs[1], memory=Memory())])
     assert "all processes together" not in verdict_page._costs(without)
 
 

@@ -34,4 +34,6 @@ def test_a_finding_is_said_in_a_word(finding, on_page):
 
 
 def page(verdict):
-    return verdict_page.html(verdict_page.Page("ppo", "regressed", cases=[verdict_page.Case("ppo", [verdict], [], [])]))
+    return verdict_page.html(
+        verdict_page.VerdictPage("ppo", "regressed", cases=[verdict_page.CaseCard("ppo", [verdict], [], [])])
+    )

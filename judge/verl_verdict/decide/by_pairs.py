@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from verl_verdict.decide import by_value, diagnosis, joint, restless, sampled
-from verl_verdict.decide.case import Case
+from verl_verdict.decide.case import CaseRuns
 from verl_verdict.decide.diagnosis import Place, counted, listed, number
 from verl_verdict.decide.exact import ROUNDING, Comparison, Outcome
 from verl_verdict.decide.outliers import Outlier
@@ -16,13 +16,13 @@ from verl_verdict.read import metrics
 from verl_verdict.read.metrics import Improves
 
 
-def _samples(case: Case) -> Samples | None:
+def _samples(case: CaseRuns) -> Samples | None:
     """What statistics say; None with too few pairs, without what must decide, or where all values are equal anyway."""
     found = case.samples
     return found if found and not by_value.agrees(case) and found.summaries and not found.lacking else None
 
 
-def _evidence(case: Case, found: Samples, said: Mapping[str, object]) -> Evidence:
+def _evidence(case: CaseRuns, found: Samples, said: Mapping[str, object]) -> Evidence:
     look = found.look
     first = case.first_value if case.is_exact and Outcome.DIFFERS in case.outcomes else None
     return Evidence(
@@ -34,14 +34,14 @@ def _evidence(case: Case, found: Samples, said: Mapping[str, object]) -> Evidenc
     )
 
 
-def _final(case: Case, found: Samples) -> list[str]:
+def _final(case: CaseRuns, found: Samples) -> list[str]:
     """That further pairs did not change the decision."""
     left = case.number_of_pairs - found.look.pairs
     decided = f"decided at {found.look.pairs} pairs, as declared: the other {left} do not change it"
     return [decided] if left else []
 
 
-def _row(case: Case, finding: Finding) -> Evidence | None:
+def _row(case: CaseRuns, finding: Finding) -> Evidence | None:
     """The evidence if the decisive metrics have such a finding: the one that is farthest beyond its margin is named."""
     found = _samples(case)
     row = found.look.farthest(finding) if found else None
@@ -56,17 +56,17 @@ def _row(case: Case, finding: Finding) -> Evidence | None:
     return _evidence(case, found, said)
 
 
-def worse(case: Case) -> Evidence | None:
+def worse(case: CaseRuns) -> Evidence | None:
     """A decisive metric is worse."""
     return _row(case, Finding.WORSE)
 
 
-def apart(case: Case) -> Evidence | None:
+def apart(case: CaseRuns) -> Evidence | None:
     """A decisive metric differs and has no good side."""
     return _row(case, Finding.APART)
 
 
-def better(case: Case) -> Evidence | None:
+def better(case: CaseRuns) -> Evidence | None:
     """A decisive metric is better, and nothing else differs: no law, no other metric, no value outside A's on another side."""
     found = _samples(case)
     if not found or found.look.found(Finding.WORSE, Finding.APART) or found.look.others.apart or case.breaches:
@@ -76,7 +76,7 @@ def better(case: Case) -> Evidence | None:
     return _row(case, Finding.BETTER)
 
 
-def _begins_equal(case: Case, found: Samples) -> bool:
+def _begins_equal(case: CaseRuns, found: Samples) -> bool:
     """Is nothing apart before the first update but rewards and what follows them? Else B does something else, which is no improvement."""
     if first_update(case) or any(
         row.finding is not Finding.SAME
@@ -95,7 +95,7 @@ def _is_of_rewards(pair: Pair, found: Comparison) -> bool:
     return not before and (not apart or metrics.SCORE in apart)
 
 
-def others_apart(case: Case) -> Evidence | None:
+def others_apart(case: CaseRuns) -> Evidence | None:
     """Metrics that are not decisive differ, in one test over all of them."""
     found = _samples(case)
     faults = list(found.look.others.apart) if found else []
@@ -109,7 +109,7 @@ def others_apart(case: Case) -> Evidence | None:
     return _evidence(case, found, said)
 
 
-def breach(case: Case) -> Evidence | None:
+def breach(case: CaseRuns) -> Evidence | None:
     """B breaks what all runs of A keep to, bit for bit."""
     if not case.breaches:
         return None
@@ -120,7 +120,7 @@ def breach(case: Case) -> Evidence | None:
     )
 
 
-def first_update(case: Case) -> Evidence | None:
+def first_update(case: CaseRuns) -> Evidence | None:
     """SFT, which samples nothing: all runs of A have one first loss, and no run of B has it."""
     name = "train/loss"
     courses = [run.series[name] for run in (*case.runs_a, *case.runs_b) if name in run.series]
@@ -140,13 +140,13 @@ def first_update(case: Case) -> Evidence | None:
     )
 
 
-def restless_apart(case: Case) -> Evidence | None:
+def restless_apart(case: CaseRuns) -> Evidence | None:
     """A metric that alone varies between equal runs of A is far from that in all runs of B."""
     said = restless.apart(case.restless, case.whole_a, case.whole_b) if case.restless else None
     return Evidence({"metric": said}, how="what A's own runs do") if said else None
 
 
-def one_sided(case: Case) -> Evidence | None:
+def one_sided(case: CaseRuns) -> Evidence | None:
     """All runs of A record a metric at the same steps, or never, and B's do otherwise."""
     found = _samples(case)
     if not found or not case.unexplained:
@@ -162,7 +162,7 @@ def one_sided(case: Case) -> Evidence | None:
 # --- values outside all that A does
 
 
-def _outlier(case: Case, found: Sequence[Outlier], ask: str = "", needed: int | None = None) -> Evidence:
+def _outlier(case: CaseRuns, found: Sequence[Outlier], ask: str = "", needed: int | None = None) -> Evidence:
     return Evidence(
         {"outlier": found[0], "ask": ask},
         first=case.at_outlier(found),
@@ -172,27 +172,27 @@ def _outlier(case: Case, found: Sequence[Outlier], ask: str = "", needed: int | 
     )
 
 
-def _rows(case: Case) -> list[Row]:
+def _rows(case: CaseRuns) -> list[Row]:
     found = _samples(case)
     return found.look.rows if found else []
 
 
-def _how(case: Case) -> str:
+def _how(case: CaseRuns) -> str:
     found = _samples(case)
     return f"{found.look.pairs} pairs of runs, by statistics" if found else by_value.how(case)
 
 
-def far_outside(case: Case) -> Evidence | None:
+def far_outside(case: CaseRuns) -> Evidence | None:
     """Most runs of B have a value far outside, or outside A's band on its bad side."""
     return _outlier(case, case.outside) if any(each.is_bad for each in case.outside) else None
 
 
-def outside(case: Case) -> Evidence | None:
+def outside(case: CaseRuns) -> Evidence | None:
     """Most runs of B have a value outside A's band that has no bad side."""
     return _outlier(case, case.outside) if case.outside else None
 
 
-def outside_in_some(case: Case) -> Evidence | None:
+def outside_in_some(case: CaseRuns) -> Evidence | None:
     """Some runs of B have a value outside all that A does: then nothing is the same."""
     found = case.outliers
     if _is_only_better(case):
@@ -204,7 +204,7 @@ def outside_in_some(case: Case) -> Evidence | None:
     return _outlier(case, found, ask, needed)
 
 
-def _is_only_better(case: Case) -> bool:
+def _is_only_better(case: CaseRuns) -> bool:
     found = _samples(case)
     return bool(found and found.look.found(Finding.BETTER))
 
@@ -212,7 +212,7 @@ def _is_only_better(case: Case) -> bool:
 # --- not decided
 
 
-def too_few(case: Case) -> Evidence | None:
+def too_few(case: CaseRuns) -> Evidence | None:
     """There are too few pairs for statistics."""
     if case.number_of_pairs >= LOOKS[0] or not case.outcomes - {Outcome.IDENTICAL}:
         return None
@@ -230,23 +230,23 @@ def too_few(case: Case) -> Evidence | None:
     return Evidence({"why": why, "ask": ask}, how="too few pairs", first=case.first_value, pairs_needed=needed)
 
 
-def lacking(case: Case) -> Evidence | None:
+def lacking(case: CaseRuns) -> Evidence | None:
     """A run lacks a metric that must decide."""
     found = case.samples.lacking if case.samples and not by_value.agrees(case) else None
     return Evidence({"run": found[0], "metric": found[1]}, how=_count(case)) if found else None
 
 
-def _count(case: Case) -> str:
+def _count(case: CaseRuns) -> str:
     return f"{case.number_of_pairs} pairs of runs, by statistics"
 
 
-def nothing_decisive(case: Case) -> Evidence | None:
+def nothing_decisive(case: CaseRuns) -> Evidence | None:
     """The runs have no decisive metric in common."""
     is_empty = case.samples and not case.samples.summaries and not by_value.agrees(case)
     return Evidence(how=_count(case)) if is_empty else None
 
 
-def steady(case: Case) -> Evidence | None:
+def steady(case: CaseRuns) -> Evidence | None:
     """A decisive metric is the same in every run of A, at all times."""
     found = _samples(case)
     if not found or not found.look.steady:
@@ -255,18 +255,18 @@ def steady(case: Case) -> Evidence | None:
     return _evidence(case, found, {"metric": row.summary, "value": number(row.a)})
 
 
-def not_decided(case: Case) -> Evidence | None:
+def not_decided(case: CaseRuns) -> Evidence | None:
     """It is neither shown that B differs nor that it is the same, and more pairs may tell."""
     found = _samples(case)
     return _open(case) if found and found.look.needed and not found.look.differs else None
 
 
-def never_decided(case: Case) -> Evidence | None:
+def never_decided(case: CaseRuns) -> Evidence | None:
     """It is neither shown that B differs nor that it is the same, and more pairs would not tell."""
     return _open(case)
 
 
-def _open(case: Case) -> Evidence | None:
+def _open(case: CaseRuns) -> Evidence | None:
     found = _samples(case)
     if not found or found.look.is_same or found.look.steady:
         return None
@@ -289,7 +289,7 @@ def _open(case: Case) -> Evidence | None:
     )
 
 
-def same(case: Case) -> Evidence | None:
+def same(case: CaseRuns) -> Evidence | None:
     """All decisive metrics are shown to be within A's margin, and nothing else differs."""
     found = _samples(case)
     if not found or not found.look.is_same:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from verl_verdict.decide import diagnosis, exact, sampled
-from verl_verdict.decide.case import Case
+from verl_verdict.decide.case import CaseRuns
 from verl_verdict.decide.diagnosis import counted
 from verl_verdict.decide.exact import Outcome
 from verl_verdict.decide.rules import Evidence
@@ -11,39 +11,39 @@ from verl_verdict.decide.statistics import LOOKS
 from verl_verdict.read.records import TOKENS, Run
 
 
-def how(case: Case) -> str:
+def how(case: CaseRuns) -> str:
     """What was compared."""
     number = case.compared[0][1]
     pairs = counted(len(case.compared), "pair")
     return f"{number.metrics} metrics over {number.steps} steps of {pairs}, value by value"
 
 
-def _is_identical(case: Case) -> bool:
+def _is_identical(case: CaseRuns) -> bool:
     return case.outcomes == {Outcome.IDENTICAL}
 
 
-def _has_grown(case: Case) -> bool:
+def _has_grown(case: CaseRuns) -> bool:
     """Are the differences larger than rounding, and do A's perturbed runs show that rounding grows so far?"""
     return case.largest > exact.ROUNDING and bool(case.perturbed)
 
 
-def _is_noise(case: Case) -> bool:
+def _is_noise(case: CaseRuns) -> bool:
     """Are the differences larger than rounding, and no more than A's repeats with replay do?"""
     return case.largest > exact.ROUNDING and case.is_replayed
 
 
-def _sees_from(case: Case) -> int | None:
+def _sees_from(case: CaseRuns) -> int | None:
     """The step from which on A's noise hides too much; None if it never does."""
     return exact.blind_from(case.noise[0])
 
 
-def _is_blind(case: Case) -> bool:
+def _is_blind(case: CaseRuns) -> bool:
     """Does the noise of A's repeats hide too much in most steps?"""
     since, steps = _sees_from(case), case.runs_a[0].steps
     return _is_noise(case) and since is not None and 2 * steps.index(since) < len(steps)
 
 
-def agrees(case: Case) -> bool:
+def agrees(case: CaseRuns) -> bool:
     """Is B equal to A but for rounding and noise?"""
     if _is_identical(case):
         return True
@@ -52,11 +52,11 @@ def agrees(case: Case) -> bool:
     return not (_has_grown(case) and case.has_other_tokens) and not _is_blind(case)
 
 
-def _equal(case: Case) -> str:
+def _equal(case: CaseRuns) -> str:
     return "bit-equal" if _is_identical(case) else "equal but for rounding"
 
 
-def recorded_by_one_side(case: Case) -> Evidence | None:
+def recorded_by_one_side(case: CaseRuns) -> Evidence | None:
     """What both record agrees, or differs by what may be rounding, and one side records a metric that the other one does not."""
     if not case.unexplained:
         return None
@@ -70,7 +70,7 @@ def recorded_by_one_side(case: Case) -> Evidence | None:
     )
 
 
-def other_hashes(case: Case) -> Evidence | None:
+def other_hashes(case: CaseRuns) -> Evidence | None:
     """All metrics agree, and tokens or weights do not. Weights may differ by rounding; a token cannot, unless it has grown."""
     if not agrees(case):
         return None
@@ -82,7 +82,7 @@ def other_hashes(case: Case) -> Evidence | None:
     return Evidence({"equal": _equal(case), "what": " and the ".join(dict.fromkeys(must_be_equal))}, how=how(case))
 
 
-def shows_nothing(case: Case) -> Evidence | None:
+def shows_nothing(case: CaseRuns) -> Evidence | None:
     """All values agree, but nothing that trains is among them."""
     if not agrees(case):
         return None
@@ -98,19 +98,19 @@ def shows_nothing(case: Case) -> Evidence | None:
     return Evidence({"why": why}, how=how(case)) if why else None
 
 
-def identical(case: Case) -> Evidence | None:
+def identical(case: CaseRuns) -> Evidence | None:
     """All values are bit-equal."""
     return Evidence(how=how(case)) if _is_identical(case) else None
 
 
-def same(case: Case) -> Evidence | None:
+def same(case: CaseRuns) -> Evidence | None:
     """B differs by rounding only."""
     if not agrees(case) or _is_noise(case) or _has_grown(case):
         return None
     return Evidence({"size": f"{case.largest:.1g}"}, how=how(case))
 
 
-def same_as_perturbed(case: Case) -> Evidence | None:
+def same_as_perturbed(case: CaseRuns) -> Evidence | None:
     """B differs by what rounding grows to, as A's perturbed runs show."""
     if not agrees(case) or not _has_grown(case):
         return None
@@ -121,7 +121,7 @@ def same_as_perturbed(case: Case) -> Evidence | None:
     return Evidence({"size": f"{case.largest:.1g}"}, how=how(case), notes=notes)
 
 
-def same_on_replay(case: Case) -> Evidence | None:
+def same_on_replay(case: CaseRuns) -> Evidence | None:
     """On A's rollouts B differs by no more than A's repeats do, and in most steps that is so little that a change would show."""
     if not agrees(case) or not _is_noise(case):
         return None
@@ -135,12 +135,12 @@ def same_on_replay(case: Case) -> Evidence | None:
     return Evidence({"size": f"{case.largest:.1g}"}, how=how(case), notes=notes)
 
 
-def _runs(case: Case) -> tuple[Run, Run]:
+def _runs(case: CaseRuns) -> tuple[Run, Run]:
     pair, _ = case.worst_pair
     return pair.a[0], pair.b[0]
 
 
-def worse(case: Case) -> Evidence | None:
+def worse(case: CaseRuns) -> Evidence | None:
     """B differs, and a metric that hardly depends on the path of training is worse: one pair shows it."""
     for pair, found in case.compared:
         if found.outcome is Outcome.DIFFERS:
@@ -150,7 +150,7 @@ def worse(case: Case) -> Evidence | None:
     return None
 
 
-def differs(case: Case) -> Evidence | None:
+def differs(case: CaseRuns) -> Evidence | None:
     """A repeats itself and B differs; no statistics show a better or a worse side."""
     first = case.first_value
     if first is None or Outcome.DIFFERS not in case.outcomes:
@@ -170,7 +170,7 @@ def differs(case: Case) -> Evidence | None:
     )
 
 
-def grows(case: Case) -> Evidence | None:
+def grows(case: CaseRuns) -> Evidence | None:
     """The difference may come from rounding alone. A run of A with perturbed last bits can show that; otherwise run more seeds."""
     if len(case.pairs) >= LOOKS[0] or not case.outcomes or agrees(case):
         return None
@@ -188,7 +188,7 @@ def grows(case: Case) -> Evidence | None:
     )
 
 
-def hidden_by_replay(case: Case) -> Evidence | None:
+def hidden_by_replay(case: CaseRuns) -> Evidence | None:
     """Too few pairs, and on A's rollouts B is as far from A as A's repeats may be: how large a change that hides."""
     if case.number_of_pairs >= LOOKS[0] or agrees(case):
         return None

@@ -26,7 +26,7 @@ _UNUSED = "the perturbed runs were not used, because no two runs of A show that 
 
 
 @dataclass(frozen=True)
-class Case:
+class CaseRuns:
     """The runs of a case, complete and on one grid of steps, and what the caller asked for.
 
     `runs_a` are in the order in which they are compared (pairing.compared). `chosen` are the decisive metrics that the caller named, without

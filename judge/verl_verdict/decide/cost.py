@@ -69,7 +69,7 @@ def paired(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[tuple[Run, Run]
 
 
 @dataclass(frozen=True)
-class Look:
+class CostLook:
     """What this many pairs show of each quantity."""
 
     pairs: int
@@ -214,7 +214,7 @@ class Cost(abc.ABC):
         return Evidence({"shown": look.shown, **(said or {})}, how=how, rows=look.rows, pairs_needed=needed)
 
     @cached_property
-    def deciding_look(self) -> Look:
+    def deciding_look(self) -> CostLook:
         """The first declared look that decides; else the last one."""
         *earlier, last = [pairs for pairs in LOOKS if pairs <= len(self.pairs)]
         looks = map(self._look, earlier)
@@ -228,14 +228,14 @@ class Cost(abc.ABC):
         )
         return a, b
 
-    def _look(self, pairs: int) -> Look:
+    def _look(self, pairs: int) -> CostLook:
         a, b = (side[:pairs] for side in self._measured)
         quantities = self.quantities
         floors = statistics.taken([each.floor for each in quantities])
         look = statistics.look_at(a, b, floors)
         is_noisy = look.margin > _TOO_NOISY * floors
         means = [(float(a[:, at].mean()), float(b[:, at].mean())) for at in range(len(quantities))]
-        return Look(
+        return CostLook(
             pairs=pairs,
             quantities=quantities,
             rows=tuple(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from verl_verdict.decide.exact import ROUNDING, Comparison, Difference, compared, differences
+from verl_verdict.decide.exact import ROUNDING, Comparison, ValueDifference, compared, differences
 from verl_verdict.read import comparable, metrics
 from verl_verdict.read.records import Run
 
@@ -65,7 +65,7 @@ def likely_first(files: Sequence[str], first: Diagnosis | None) -> tuple[str, ..
     return tuple(sorted(files, key=lambda name: (not (stage and re.search(stage.files, name)), name)))
 
 
-def opposite_sign(a: Run, b: Run, found: Comparison, *, is_exact: bool) -> Difference | None:
+def opposite_sign(a: Run, b: Run, found: Comparison, *, is_exact: bool) -> ValueDifference | None:
     """The first difference, if it is the sign of the update: same rewards and opposite advantages, or same advantages and opposite loss.
 
     Then B trains away from what A trains towards, whatever the reward does in a short run. Unless A repeats itself (`is_exact`), the
@@ -88,7 +88,7 @@ def opposite_sign(a: Run, b: Run, found: Comparison, *, is_exact: bool) -> Diffe
     return first if is_mirrored and abs(first.a) > least else None
 
 
-def _extreme_advantages(found: Comparison, step: int) -> tuple[Difference, Difference] | None:
+def _extreme_advantages(found: Comparison, step: int) -> tuple[ValueDifference, ValueDifference] | None:
     """How the largest and the smallest advantage of a step differ, if both do by more than rounding."""
     differing = {each.metric: each for each in found.differences if each.step == step and each.size > ROUNDING}
     if _HIGHEST not in differing or _LOWEST not in differing:
@@ -96,7 +96,7 @@ def _extreme_advantages(found: Comparison, step: int) -> tuple[Difference, Diffe
     return differing[_HIGHEST], differing[_LOWEST]
 
 
-def _have_changed_places(high: Difference, low: Difference, scale: float) -> bool:
+def _have_changed_places(high: ValueDifference, low: ValueDifference, scale: float) -> bool:
     """B's largest advantage is A's smallest with the other sign, and the other way round, where A's two do not mirror each other."""
     rest = _MIRRORED * scale
     return abs(high.a + low.a) > rest and abs(high.b + low.a) <= rest and abs(low.b + high.a) <= rest

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from verl_verdict.decide import diagnosis, sampled
-from verl_verdict.decide.case import Case
+from verl_verdict.decide.case import CaseRuns
 from verl_verdict.decide.diagnosis import Diagnosis, Place, listed
 from verl_verdict.decide.exact import Comparison
 from verl_verdict.decide.pairing import Pair
@@ -13,7 +13,7 @@ from verl_verdict.read import metrics
 _ONE_PAIR = "one pair with the same seed, value by value"
 
 
-def all_ignored(case: Case) -> Evidence | None:
+def all_ignored(case: CaseRuns) -> Evidence | None:
     """The user ignores every metric that is to decide."""
     if not case.asked or case.chosen:
         return None
@@ -21,12 +21,12 @@ def all_ignored(case: Case) -> Evidence | None:
     return Evidence({"metrics": names}, how="nothing was decided", pairs=0)
 
 
-def no_pair(case: Case) -> Evidence | None:
+def no_pair(case: CaseRuns) -> Evidence | None:
     """No run of B has the seed of a run of A."""
     return None if case.compared else Evidence(how="nothing was compared")
 
 
-def only_logged(case: Case) -> Evidence | None:
+def only_logged(case: CaseRuns) -> Evidence | None:
     """B trains as A does, and logs some metrics times a constant."""
     if case.unexplained or any(case.other_hashes(pair) for pair, _ in case.compared):
         return None
@@ -41,12 +41,12 @@ def only_logged(case: Case) -> Evidence | None:
     return Evidence({"factors": factors, "equal": ", ".join(equal)}, how="value by value", first=case.first_value)
 
 
-def _pairs(case: Case) -> Iterator[tuple[Pair, Comparison, Diagnosis | None]]:
+def _pairs(case: CaseRuns) -> Iterator[tuple[Pair, Comparison, Diagnosis | None]]:
     for pair, found in case.compared:
         yield pair, found, diagnosis.diagnose(found, case.config)
 
 
-def opposite_sign(case: Case) -> Evidence | None:
+def opposite_sign(case: CaseRuns) -> Evidence | None:
     """With equal rewards the advantages have the opposite sign, or with equal advantages the loss."""
     for pair, found, first in _pairs(case):
         wrong = diagnosis.opposite_sign(pair.a[0], pair.b[0], found, is_exact=case.deterministic is True)
@@ -57,7 +57,7 @@ def opposite_sign(case: Case) -> Evidence | None:
     return None
 
 
-def stays_zero(case: Case) -> Evidence | None:
+def stays_zero(case: CaseRuns) -> Evidence | None:
     """A gradient, a learning rate, the advantages or the KL loss is 0 at every step of B, and not of A."""
     for pair, _, first in _pairs(case):
         if zero := diagnosis.stays_zero(pair.a[0], pair.b[0]):
@@ -66,14 +66,14 @@ def stays_zero(case: Case) -> Evidence | None:
     return None
 
 
-def _begin(case: Case, pair: Pair, name: str) -> Diagnosis:
+def _begin(case: CaseRuns, pair: Pair, name: str) -> Diagnosis:
     """The first values of a metric."""
     a, b = pair.a[0].series[name], pair.b[0].series[name]
     step = min(a.keys() & b.keys(), default=min(b))
     return diagnosis.at(Place(step, name, a.get(step, b[step]), b[step]), case.config)
 
 
-def mismatch_gone(case: Case) -> Evidence | None:
+def mismatch_gone(case: CaseRuns) -> Evidence | None:
     """Rollout and actor agree exactly at every step, and not in A: nothing is compared any more."""
     for pair, _, first in _pairs(case):
         if gone := diagnosis.mismatch_gone(pair.a[0], pair.b[0]):
@@ -81,7 +81,7 @@ def mismatch_gone(case: Case) -> Evidence | None:
     return None
 
 
-def worse_on_replay(case: Case) -> Evidence | None:
+def worse_on_replay(case: CaseRuns) -> Evidence | None:
     """On A's rollouts a metric is worse that hardly depends on the path of training."""
     for pair, _, first in _pairs(case):
         if worse := sampled.worse_alone(pair.a[0], pair.b[0], case.workload, case.deciding):
@@ -89,13 +89,13 @@ def worse_on_replay(case: Case) -> Evidence | None:
     return None
 
 
-def no_advantage(case: Case) -> Evidence | None:
+def no_advantage(case: CaseRuns) -> Evidence | None:
     """The advantages are 0 at every step of all runs."""
     runs = [run for pair in case.pairs for run in (pair.a[0], pair.b[0])]
     return Evidence(how=_ONE_PAIR) if all(map(diagnosis.no_advantage, runs)) else None
 
 
-def never_recorded(case: Case) -> Evidence | None:
+def never_recorded(case: CaseRuns) -> Evidence | None:
     """No run has a metric that the suite names as decisive: it is probably misspelt."""
     recorded = {name for run in (*case.runs_a, *case.runs_b) for name in run.series}
     lacking = [each.pattern for each in case.chosen if each.required and not any(map(each.matches, recorded))]

@@ -35,7 +35,7 @@ class Outcome(enum.Enum):
     DIFFERS = "differs"
 
 
-class Difference(NamedTuple):
+class ValueDifference(NamedTuple):
     """One value that differs; `size` is relative to the metric's scale."""
 
     step: int
@@ -65,8 +65,8 @@ class Comparison:
     """A run of A against one of B with the same seed."""
 
     outcome: Outcome
-    first: Difference | None
-    differences: tuple[Difference, ...]  # up to the first step that differs by more than rounding
+    first: ValueDifference | None
+    differences: tuple[ValueDifference, ...]  # up to the first step that differs by more than rounding
     metrics: int
     steps: int
 
@@ -99,7 +99,7 @@ class Noise:
     any_order: bool = False  # the batches of these runs may have any order
 
 
-def differences(a: Run, b: Run, *, any_order: bool = False) -> Iterator[list[Difference]]:
+def differences(a: Run, b: Run, *, any_order: bool = False) -> Iterator[list[ValueDifference]]:
     """The values that both have and that differ: a list for each step, in causal order. NaN and infinity differ even from themselves.
 
     With `any_order` the batches may have any order, so a policy loss is relative to the terms of its sum.
@@ -116,7 +116,7 @@ def differences(a: Run, b: Run, *, any_order: bool = False) -> Iterator[list[Dif
                 continue
             distance = abs(value - other)
             size = distance / scale if scale > 0 and math.isfinite(distance) else math.inf
-            found.append(Difference(step, name, value, other, size))
+            found.append(ValueDifference(step, name, value, other, size))
         yield found
 
 
@@ -245,8 +245,8 @@ def _running(known: Mapping[_Key, Mapping[int, float]]) -> dict[_Key, Running]:
 
 def compare(a: Run, b: Run, known: Noise) -> Comparison:
     """B against A: identical, equal but for rounding, or different from a certain value on."""
-    found: list[Difference] = []
-    beyond: Difference | None = None
+    found: list[ValueDifference] = []
+    beyond: ValueDifference | None = None
     counting = _lasting(a, b, known) if known.until else a.series.keys()
     for at_step in differences(a, b, any_order=known.any_order):
         found += at_step
@@ -271,15 +271,15 @@ def _lasting(a: Run, b: Run, known: Noise) -> set[str]:
     return {each.metric for each in beyond if steps[each.metric] > 1 or not _follows_update(each)}
 
 
-def _follows_update(each: Difference) -> bool:
+def _follows_update(each: ValueDifference) -> bool:
     return each.step > 1 or metrics.is_of_update(each.metric)
 
 
-def _is_rounding(each: Difference, known: Noise) -> bool:
+def _is_rounding(each: ValueDifference, known: Noise) -> bool:
     return each.size <= known.rounding or _is_noise(each, known) or _is_perturbation(each, known)
 
 
-def _has_grown(first: Difference, found: Iterable[Difference], known: Noise) -> bool:
+def _has_grown(first: ValueDifference, found: Iterable[ValueDifference], known: Noise) -> bool:
     """May rounding alone have led to this difference? Then it is no sign of a change, and no sign of sameness either.
 
     Only if an update before it differed by rounding, more than A does from itself: other weights may sample another token, or
@@ -294,12 +294,12 @@ def _has_grown(first: Difference, found: Iterable[Difference], known: Noise) -> 
     return bool(own) and first.size <= _GROWTH * own[-1].size
 
 
-def _is_noise(each: Difference, known: Noise) -> bool:
+def _is_noise(each: ValueDifference, known: Noise) -> bool:
     """Does A differ as much from itself, up to this step?"""
     return _is_within(abs(each.a - each.b), each.step, known.repeats.get(each.metric), known)
 
 
-def _is_perturbation(each: Difference, known: Noise) -> bool:
+def _is_perturbation(each: ValueDifference, known: Noise) -> bool:
     """Do A's perturbed runs differ as much from A, up to this step?"""
     of_metric = _is_within(abs(each.a - each.b), each.step, known.perturbed.get(each.metric), known)
     of_stage = known.stages.get(metrics.stage_of(each.metric))

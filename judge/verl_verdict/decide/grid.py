@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from verl_verdict.decide.diagnosis import counted
 from verl_verdict.errors import CannotJudge
 from verl_verdict.read import metrics, records
-from verl_verdict.read.records import Kind, Problem, Run
+from verl_verdict.read.records import Damage, Problem, Run
 
-_OF_THE_END = (Kind.TRUNCATED, Kind.GAP)  # they count only where the end of a record does
+_OF_THE_END = (Damage.TRUNCATED, Damage.GAP)  # they count only where the end of a record does
 _RANGES = 3  # of steps that a message names
 
 
@@ -125,7 +125,7 @@ def counting(run: Run, steps: Sequence[int], *, does_end_count: bool) -> list[Pr
     if not (run.is_job and does_end_count):
         return [each for each in found if each.kind not in _OF_THE_END]
     mine = run.steps
-    return [each for each in found if each.kind is not Kind.GAP or _next(steps, each.step) < _next(mine, each.step)]
+    return [each for each in found if each.kind is not Damage.GAP or _next(steps, each.step) < _next(mine, each.step)]
 
 
 def _next(steps: Sequence[int], step: int) -> float:

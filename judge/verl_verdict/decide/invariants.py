@@ -11,7 +11,7 @@ from functools import cached_property
 
 from verl_verdict.decide import diagnosis, exact, preconditions
 from verl_verdict.decide.diagnosis import counted, number
-from verl_verdict.decide.exact import Difference
+from verl_verdict.decide.exact import ValueDifference
 from verl_verdict.decide.rules import Evidence, Regime
 from verl_verdict.decide.verdicts import Verdict
 from verl_verdict.read import metrics
@@ -55,8 +55,8 @@ class _Off:
     """
 
     apart: str
-    a: Difference | None
-    b: Difference | None
+    a: ValueDifference | None
+    b: ValueDifference | None
     size_a: float
     size_b: float
 
@@ -79,7 +79,7 @@ class _Off:
 
 
 @dataclass(frozen=True)
-class Group:
+class FirstUpdates:
     """What the first updates of the runs of a group show. It has at least two members.
 
     B must hold what A holds; what A breaks too is not B's fault.
@@ -154,7 +154,7 @@ def _why_no_measure(one: Run, other: Run) -> str | None:
     return "the gradient is 0, so nothing trains" if diagnosis.no_gradient(one) else None
 
 
-def _differences(one: Run, other: Run) -> list[Difference]:
+def _differences(one: Run, other: Run) -> list[ValueDifference]:
     """What differs at the first step."""
     return next(exact.differences(one, other), [])
 
@@ -171,11 +171,11 @@ def _off(first: Member, other: Member) -> list[_Off]:
     ]
 
 
-def _size(each: Difference | None) -> float:
+def _size(each: ValueDifference | None) -> float:
     return each.size if each else 0.0
 
 
-def _counts(each: Difference) -> bool:
+def _counts(each: ValueDifference) -> bool:
     """More than rounding.
 
     The policy loss is near 0, where rounding is large beside it: up to 0.03 of it was measured.

@@ -7,12 +7,12 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from verl_verdict.decide import grid, notes, pairing, preconditions, restless, rules, table, verdicts
-from verl_verdict.decide.case import Case
+from verl_verdict.decide.case import CaseRuns
 from verl_verdict.decide.diagnosis import listed
-from verl_verdict.decide.invariants import Group, Member
-from verl_verdict.decide.memory import Memory
+from verl_verdict.decide.invariants import FirstUpdates, Member
+from verl_verdict.decide.memory import MemoryCost
 from verl_verdict.decide.pairing import Pair
-from verl_verdict.decide.relative import Devices
+from verl_verdict.decide.relative import OtherDevices
 from verl_verdict.decide.resumed import Resumed, Resumption
 from verl_verdict.decide.rollout import Rollout, at_first_step
 from verl_verdict.decide.rules import Regime
@@ -56,7 +56,7 @@ def case(  # noqa: PLR0913  # the judge's own API: options by keyword, each with
     moving = restless.find(sides[0])
     said = [*of_grid, *([restless.note(moving)] if moving else [])]
     a, b, perturbed = ([run.without(moving) for run in runs] for runs in sides)
-    facts = Case(
+    facts = CaseRuns(
         opening=dataclasses.replace(opening, notes=(*opening.notes, *said)),
         runs_a=pairing.compared(a),
         runs_b=b,
@@ -75,7 +75,7 @@ def case(  # noqa: PLR0913  # the judge's own API: options by keyword, each with
     return rules.first_of(table.EVIDENT, facts) or _with_what_else(facts, rules.decided(table.CASE, facts))
 
 
-def _with_what_else(facts: Case, verdict: Verdict) -> Verdict:
+def _with_what_else(facts: CaseRuns, verdict: Verdict) -> Verdict:
     """The verdict with what else differs, and where an outlier is if nothing else says where."""
     found = []
     outliers = facts.outliers
@@ -96,7 +96,7 @@ def _early(base: Verdict, runs_a: Sequence[Run], runs_b: Sequence[Run], accept: 
 
 def devices(base: Verdict, pairs: Sequence[Pair], limit: float, ignore: Collection[str] = ()) -> Verdict:
     """The verdict on runs on other devices: `limit` is the largest mean relative error, `ignore` what was left out."""
-    return rules.decided(table.DEVICES, Devices(base, pairs, limit, ignore))
+    return rules.decided(table.DEVICES, OtherDevices(base, pairs, limit, ignore))
 
 
 def speed(runs_a: Sequence[Run], runs_b: Sequence[Run], *, name: str = "speed", profile: str | None = None) -> Verdict:
@@ -108,7 +108,7 @@ def memory(
     runs_a: Sequence[Run], runs_b: Sequence[Run], *, name: str = "memory", profile: str | None = None
 ) -> Verdict:
     """The verdict on the memory of B."""
-    return rules.decided(table.COST, Memory(name, runs_a, runs_b, profile))
+    return rules.decided(table.COST, MemoryCost(name, runs_a, runs_b, profile))
 
 
 def invariants(members: Sequence[Member], *, name: str, ignore: Sequence[str] = ()) -> Verdict:
@@ -121,7 +121,7 @@ def invariants(members: Sequence[Member], *, name: str, ignore: Sequence[str] = 
     early = (_early(base, [each.a], [each.b]) for each in members)
     if found := next(filter(None, early), None):
         return found
-    return rules.decided(table.INVARIANTS, Group(base, [each.at_first_update(ignore) for each in members]))
+    return rules.decided(table.INVARIANTS, FirstUpdates(base, [each.at_first_update(ignore) for each in members]))
 
 
 def resumed(

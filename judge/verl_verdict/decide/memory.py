@@ -18,7 +18,7 @@ from verl_verdict.decide import cost, speed
 from verl_verdict.decide.cost import Cost, Quantity
 from verl_verdict.decide.diagnosis import listed
 from verl_verdict.decide.statistics import Array
-from verl_verdict.read.records import Process, Run
+from verl_verdict.read.records import ProcessMemory, Run
 
 PEAK = "memory of all processes, peak in GB"
 GPU = "perf/max_memory_allocated_gb"
@@ -83,11 +83,11 @@ def _window(run: Run) -> tuple[float, float] | None:
     return start + (end - start) / 3, end
 
 
-def _times(processes: Sequence[Process]) -> Array:
+def _times(processes: Sequence[ProcessMemory]) -> Array:
     return np.unique(np.concatenate([each.times for each in processes]))
 
 
-def _total(processes: Sequence[Process], times: Array) -> Array:
+def _total(processes: Sequence[ProcessMemory], times: Array) -> Array:
     """The sum over all processes at these times.
 
     Each counts from its first record until one interval after its last one.
@@ -149,7 +149,7 @@ def shares(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> list[Share]:
 
 
 def _by_name(run: Run) -> dict[str, float]:
-    found: dict[str, list[Process]] = {}
+    found: dict[str, list[ProcessMemory]] = {}
     for each in run.memory.attempts[-1] if run.memory.attempts else ():
         found.setdefault(each.name or "unknown", []).append(each)
     return {name: float(_total(each, _times(each)).max()) for name, each in found.items()}
@@ -173,7 +173,7 @@ def _not_ended(run: Run) -> str | None:
     return f"'{run.name}' did not run to its end ({why}), so its memory shows nothing" if why else None
 
 
-class Memory(Cost):
+class MemoryCost(Cost):
     """The memory of the runs. Of plain records it is that on a GPU, if verl recorded it."""
 
     how = _HOW

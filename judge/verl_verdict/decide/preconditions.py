@@ -12,7 +12,7 @@ from verl_verdict.decide.rules import Evidence, Regime
 from verl_verdict.decide.verdicts import Verdict
 from verl_verdict.errors import CannotJudge
 from verl_verdict.read import comparable, metrics
-from verl_verdict.read.records import Kind, Problem, Run
+from verl_verdict.read.records import Damage, Problem, Run
 
 
 def one_workload(runs_a: Sequence[Run], runs_b: Sequence[Run], perturbed: Sequence[Run]) -> str:
@@ -155,7 +155,7 @@ def why_unusable(run: Run, last: int) -> str | None:
 
     A plain record may lack steps.
     """
-    problems = (each.text for each in grid.compared(run.problems) if run.is_job or each.kind is not Kind.GAP)
+    problems = (each.text for each in grid.compared(run.problems) if run.is_job or each.kind is not Damage.GAP)
     return run.unfinished or _failure(run) or _ended_early(run, last) or next(problems, None)
 
 
@@ -166,14 +166,14 @@ def first_step(run: Run) -> int:
 
 def _lost_steps(problems: Sequence[Problem]) -> str | None:
     """The steps that the record lacks, or has twice; None if it has each once."""
-    found = {each.step: each.text for each in reversed(problems) if each.kind in (Kind.GAP, Kind.DUPLICATE)}
+    found = {each.step: each.text for each in reversed(problems) if each.kind in (Damage.GAP, Damage.DUPLICATE)}
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return next((text + more for _, text in sorted(found.items())), None)
 
 
 def _first_not_finite(problems: Iterable[Problem]) -> Problem | None:
     """The first value that is not finite: within a step in causal order, whatever the order of the record."""
-    found = [each for each in problems if each.kind is Kind.NOT_FINITE]
+    found = [each for each in problems if each.kind is Damage.NOT_FINITE]
     return min(found, key=lambda each: (each.step, metrics.causal_rank(each.metric or "")), default=None)
 
 
@@ -185,7 +185,7 @@ def _failure(run: Run) -> str | None:
 
 def _ended_early(run: Run, last: int) -> str | None:
     """That its record was cut off, or did not reach the step `last`."""
-    cut_off = next((each.text for each in run.problems if each.kind is Kind.TRUNCATED), None)
+    cut_off = next((each.text for each in run.problems if each.kind is Damage.TRUNCATED), None)
     return cut_off or (f"the record ends at step {run.last_step} of {last}" if run.last_step < last else None)
 
 

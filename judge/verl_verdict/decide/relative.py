@@ -39,7 +39,7 @@ class Error:
 
 
 @dataclass(frozen=True)
-class Devices:
+class OtherDevices:
     """What runs on other devices show: the errors of the metrics that are compared, and the limit that the user gives.
 
     `ignore` names the metrics that the user left out.

@@ -152,7 +152,7 @@ def large_floors(runs_a: Sequence[Run], found: Sequence[Summary]) -> dict[str, L
 
 
 @dataclass(frozen=True)
-class Look:
+class SampledLook:
     """What this many pairs show of the decisive metrics (`rows`), and of all others together (`others`)."""
 
     pairs: int
@@ -192,7 +192,7 @@ class Look:
         return not (self.steady or self.others.hinted) and all(row.finding is Finding.SAME for row in self.rows)
 
 
-def deciding(looks: Sequence[Look]) -> Look:
+def deciding(looks: Sequence[SampledLook]) -> SampledLook:
     """The look that decides: the first that shows a difference, else the first that shows sameness, else the last one."""
     different = (look for look in looks if look.differs)
     same = (look for look in looks if look.is_same)
@@ -241,7 +241,7 @@ class Samples:
         return large_floors(runs_a, summaries(self.runs, self.workload, self.chosen))
 
     @cached_property
-    def looks(self) -> list[Look]:
+    def looks(self) -> list[SampledLook]:
         """Each declared look that there are pairs for."""
         with np.errstate(
             over="ignore", invalid="ignore"
@@ -249,7 +249,7 @@ class Samples:
             return [self._look(pairs) for pairs in LOOKS if pairs <= len(self.pairs)]
 
     @cached_property
-    def look(self) -> Look:
+    def look(self) -> SampledLook:
         """The one that decides."""
         return deciding(self.looks)
 
@@ -280,7 +280,7 @@ class Samples:
         floors = {each.metric: min(each.decisive.floor, each.most) for each in self.summaries}
         return joint.columns(self.pairs, self.alone, floors, self.is_repeatable)
 
-    def _look(self, pairs: int) -> Look:
+    def _look(self, pairs: int) -> SampledLook:
         a, b = self._table[0 : 2 * pairs : 2], self._table[1 : 2 * pairs : 2]
         found = self.summaries
         sizes = ((a + b) / 2).mean(axis=0)  # of both sides alike, so that exchanging A and B in a pair changes no floor
@@ -290,7 +290,7 @@ class Samples:
         every = [_row(each, a[:, at].mean(), b[:, at].mean(), look, at) for at, each in enumerate(found)]
         varying = {each.metric for each in found if each.decisive.may_be_constant or self._varies(each.metric)}
         lasting = [at for at, each in enumerate(found) if not each.is_drift]
-        return Look(
+        return SampledLook(
             pairs=pairs,
             summaries=tuple(found),
             every=tuple(every),

@@ -5,11 +5,11 @@ other tables decide what has a verdict of its own.
 """
 
 from verl_verdict.decide import by_pairs, by_value, evident
-from verl_verdict.decide.case import Case
+from verl_verdict.decide.case import CaseRuns
 from verl_verdict.decide.cost import Cost
-from verl_verdict.decide.invariants import Group
+from verl_verdict.decide.invariants import FirstUpdates
 from verl_verdict.decide.preconditions import Records
-from verl_verdict.decide.relative import Devices
+from verl_verdict.decide.relative import OtherDevices
 from verl_verdict.decide.resumed import Resumption
 from verl_verdict.decide.rollout import Rollout
 from verl_verdict.decide.rules import EVERY, Regime, Rule
@@ -67,7 +67,7 @@ RECORDS: tuple[Rule[Records], ...] = (
 )
 
 # What is wrong on its face.
-EVIDENT: tuple[Rule[Case], ...] = (
+EVIDENT: tuple[Rule[CaseRuns], ...] = (
     Rule(
         "all-ignored",
         Regime.ONE_SIDED,
@@ -125,7 +125,7 @@ _BEYOND = "{metric}: {values}, beyond the margin of {margin} (p {p})"
 _OPEN = "after {pairs} pairs it is not known whether B differs from A in {what}: {ask}"
 
 # All else.
-CASE: tuple[Rule[Case], ...] = (
+CASE: tuple[Rule[CaseRuns], ...] = (
     # Worse.
     Rule("worse-by-value", _EXACT, Word.REGRESSED, "{worse}", by_value.worse),
     Rule("worse-by-pairs", EVERY, Word.REGRESSED, _BEYOND, by_pairs.worse),
@@ -233,27 +233,27 @@ CASE: tuple[Rule[Case], ...] = (
 )
 
 # Runs on other devices, compared by the mean relative error of their reward and losses.
-DEVICES: tuple[Rule[Devices], ...] = (
+DEVICES: tuple[Rule[OtherDevices], ...] = (
     Rule(
         "error-above-limit",
         EVERY,
         Word.CHANGED,
         "the mean relative error of {metrics} is above {limit:.2%}",
-        Devices.above,
+        OtherDevices.above,
     ),
     Rule(
         "error-unknown",
         EVERY,
         Word.INCONCLUSIVE,
         "no step of both sides has {metrics} with a value that is not 0: compare records that have",
-        Devices.without_value,
+        OtherDevices.without_value,
     ),
     Rule(
         "error-within-limit",
         EVERY,
         Word.SAME,
         "the mean relative error of {metrics} is at most {limit:.2%}",
-        Devices.within,
+        OtherDevices.within,
     ),
 )
 
@@ -277,29 +277,29 @@ COST: tuple[Rule[Cost], ...] = (
 )
 
 # Runs of one code that must agree with each other.
-INVARIANTS: tuple[Rule[Group], ...] = (
+INVARIANTS: tuple[Rule[FirstUpdates], ...] = (
     Rule(
         "invariant-unmeasured",
         Regime.ONE_SIDED,
         Word.INCONCLUSIVE,
         "the runs of {side} cannot be compared, because with {config} {why}",
-        Group.unmeasured,
+        FirstUpdates.unmeasured,
     ),
-    Rule("invariant-broken", EVERY, Word.REGRESSED, "B breaks what A holds: {off}", Group.broken),
+    Rule("invariant-broken", EVERY, Word.REGRESSED, "B breaks what A holds: {off}", FirstUpdates.broken),
     Rule(
         "invariant-broken-by-both",
         EVERY,
         Word.INCONCLUSIVE,
         "A breaks it too, so B is not to blame: {off}; either both have a fault, or that override changes what is computed",
-        Group.broken_by_both,
+        FirstUpdates.broken_by_both,
     ),
-    Rule("invariant-fixed", EVERY, Word.IMPROVED, "B holds what A breaks: {off}", Group.fixed),
+    Rule("invariant-fixed", EVERY, Word.IMPROVED, "B holds what A breaks: {off}", FirstUpdates.fixed),
     Rule(
         "invariant-held",
         EVERY,
         Word.SAME,
         "all {configs} agree in {metrics}, with A and with B (B's by {size:.1g} of a metric's size)",
-        Group.held,
+        FirstUpdates.held,
     ),
 )
 

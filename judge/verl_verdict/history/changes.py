@@ -23,7 +23,7 @@ _ORDERS = 9999  # random ones, always the same; all orders if there are fewer
 
 
 @dataclass(frozen=True)
-class Step:
+class ChangePoint:
     """A change point: the run at `at` is the first one after it; the means of the runs before and after, up to the next change points."""
 
     at: int
@@ -32,7 +32,9 @@ class Step:
     p: float
 
 
-def steps(values: Sequence[float], floor: Callable[[float], float], places: Sequence[int] | None = None) -> list[Step]:
+def change_points(
+    values: Sequence[float], floor: Callable[[float], float], places: Sequence[int] | None = None
+) -> list[ChangePoint]:
     """The change points of a series; `floor` says which difference does not matter, by the mean before it.
 
     `places` are the runs that may be the first ones after a change point; without it, any run may be.
@@ -41,7 +43,7 @@ def steps(values: Sequence[float], floor: Callable[[float], float], places: Sequ
     bounds = [0, *sorted(found), len(values)]
     means = [fmean(values[start:end]) for start, end in pairwise(bounds)] if values else []
     around = zip(sorted(found), means, means[1:], strict=False)
-    return [Step(at, before, after, found[at]) for at, before, after in around]
+    return [ChangePoint(at, before, after, found[at]) for at, before, after in around]
 
 
 def _splits(

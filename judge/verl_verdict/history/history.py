@@ -313,11 +313,11 @@ def _sampled(
         codes = _grouped(same, lambda each: each[0].tree)  # a run of earlier code is beside the other runs of that code
         mine = [point for code in codes for point, _ in code]
         places = list(accumulate(len(code) for code in codes))
-        steps = changes.steps([value for code in codes for _, value in code], floor, places)
-        bounds = [0, *(step.at for step in steps), len(mine)]
-        for step, start, end in zip(steps, bounds, bounds[2:], strict=False):
-            last, first, why = mine[step.at - 1], mine[step.at], _doubt(mine[start:end])
-            found.append(Change(first.case, name, last, first, step.before, step.after, step.p, good, why))
+        points = changes.change_points([value for code in codes for _, value in code], floor, places)
+        bounds = [0, *(point.at for point in points), len(mine)]
+        for point, start, end in zip(points, bounds, bounds[2:], strict=False):
+            last, first, why = mine[point.at - 1], mine[point.at], _doubt(mine[start:end])
+            found.append(Change(first.case, name, last, first, point.before, point.after, point.p, good, why))
     return found
 
 

@@ -18,7 +18,7 @@ _VALUE = "of a run: the mean of the last third of its steps; of timing_s/step th
 
 
 @dataclass(frozen=True)
-class Page:
+class HistoryPage:
     """All that the page shows. `reports` has the page of each session that has one, relative to this page."""
 
     groups: Sequence[Group]
@@ -77,7 +77,7 @@ class Page:
         )
 
 
-def text(page: Page) -> list[str]:
+def text(page: HistoryPage) -> list[str]:
     """The summary: a line for what there is, for each change point, for each session in which B did not train as A does, for what is in
     doubt, and for what was left out.
     """
@@ -94,7 +94,7 @@ def text(page: Page) -> list[str]:
     return lines
 
 
-def html(page: Page) -> str:
+def html(page: HistoryPage) -> str:
     """The whole file."""
     links = [(f"case-{at}", group.name) for at, group in enumerate(page.groups)]
     links.append(("changes", "change points"))
@@ -145,7 +145,7 @@ def _apart(group: Group) -> str:
     return f"not comparable with the first runs of {group.case}: {'; '.join([*parts, *more])}"
 
 
-def _changes(page: Page) -> Markup:
+def _changes(page: HistoryPage) -> Markup:
     if not page.change_points:
         content = element("p", "No change of code has changed a metric of any case, as far as these runs show.")
         return card("changes", "Change points", content)
@@ -161,7 +161,7 @@ def _changes(page: Page) -> Markup:
     return card("changes", "Change points", table("Changes of code that changed a metric, by date", head, rows, "jobs"))
 
 
-def _group(page: Page, group: Group, at: int) -> Markup:
+def _group(page: HistoryPage, group: Group, at: int) -> Markup:
     how = {
         True: "Runs with one seed repeat each other, so any difference is a change.",
         False: "Runs with one seed do not repeat each other, so a change point is found by statistics.",
@@ -204,12 +204,12 @@ def _figure(group: Group, trend: Trend, name: str) -> Markup:
     return element("figure", element("figcaption", trend.metric), trends.svg(group, trend, name), all_values)
 
 
-def _runs(page: Page, group: Group) -> Markup:
+def _runs(page: HistoryPage, group: Group) -> Markup:
     rows = [_run(page, point) for point in group.points]
     return table("The runs, by date", ("run (its log)", "side", "code", "seed"), rows, "jobs")
 
 
-def _run(page: Page, point: Point) -> list[str]:
+def _run(page: HistoryPage, point: Point) -> list[str]:
     session = _session(page, point.session)
     if point.doubt:
         session = joined(session, element("p", point.doubt, class_="warning"))
@@ -219,7 +219,7 @@ def _run(page: Page, point: Point) -> list[str]:
     return [joined(log, " of ", session), point.side, code, point.run.seed or "-"]
 
 
-def _session(page: Page, name: str) -> str:
+def _session(page: HistoryPage, name: str) -> str:
     report = page.reports.get(name)
     return element("a", name, href=report) if report else name
 

@@ -33,7 +33,7 @@ _VALIDATION = ("val-", "val/")
 _Line = tuple[int, Mapping[str, Any]]
 
 
-class Kind(enum.Enum):
+class Damage(enum.Enum):
     """What is wrong with a record."""
 
     TRUNCATED = "its last line is cut off"
@@ -47,14 +47,14 @@ class Kind(enum.Enum):
 class Problem:
     """One thing that is wrong with a record, as a sentence without its subject."""
 
-    kind: Kind
+    kind: Damage
     text: str
     step: int
     metric: str | None = None
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessMemory:
     """The memory of one process: unix times, ascending, and the most bytes since the time before."""
 
     name: str
@@ -71,7 +71,7 @@ class Process:
 class Memory:
     """The processes of each attempt that has records, and the processes that loaded verl and have none."""
 
-    attempts: tuple[tuple[Process, ...], ...] = ()
+    attempts: tuple[tuple[ProcessMemory, ...], ...] = ()
     lacking: tuple[str, ...] = ()
 
 
@@ -139,7 +139,7 @@ def read(path: Path) -> Run:
     rows, cut_off = _rows(text, str(path))
     _refuse_two_attempts(rows, str(path))
     run = _run(rows, cut_off, str(path), str(path))
-    if twice := next((each for each in run.problems if each.kind is Kind.DUPLICATE), None):
+    if twice := next((each for each in run.problems if each.kind is Damage.DUPLICATE), None):
         raise CannotJudge(
             f"In the record '{path}' {twice.text}: two attempts or two runs wrote it; give the steps of the last one."
         )
@@ -161,7 +161,7 @@ def parse(texts: Sequence[str], name: str, origin: str, starts: Sequence[int] = 
     for number, text in enumerate(texts):
         if number:
             rows = [row for row in rows if row[0] <= starts[number - 1]]
-            problems = [problem for problem in problems if problem.kind is not Kind.TRUNCATED]
+            problems = [problem for problem in problems if problem.kind is not Damage.TRUNCATED]
         attempt_rows, cut_off = _rows(text, origin)
         rows += attempt_rows
         problems += cut_off
@@ -214,7 +214,7 @@ def _rows(text: str, origin: str) -> tuple[list[_Line], list[Problem]]:
             if position == len(lines) - 1 and position > 0:
                 step = rows[-1][0]
                 said = f"the record is cut off after step {step}, in line {number}"
-                return rows, [Problem(Kind.TRUNCATED, said, step)]
+                return rows, [Problem(Damage.TRUNCATED, said, step)]
             raise CannotJudge(
                 f"Line {number} of '{origin}' is not JSON ({line[:40]!r}): give a metrics.jsonl of verl's file logger."
             ) from None
@@ -251,7 +251,7 @@ def _add(series: dict[str, dict[int, float]], step: int, data: Mapping[str, Any]
     for name, value in data.items():
         values = series.setdefault(name, {})
         if step in values:
-            yield Problem(Kind.DUPLICATE, f"{name} was recorded twice for step {step}", step, name)
+            yield Problem(Damage.DUPLICATE, f"{name} was recorded twice for step {step}", step, name)
             continue
         is_number = isinstance(value, int | float)
         if is_number and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
@@ -265,14 +265,14 @@ def _not_a_value(value: object, step: int, name: str) -> Problem:
     """What is wrong with a value that is no finite number."""
     shown = str(value)[:40]
     if value is None:
-        return Problem(Kind.NOT_FINITE, f"{name} is NaN or infinite (null in the record) at step {step}", step, name)
+        return Problem(Damage.NOT_FINITE, f"{name} is NaN or infinite (null in the record) at step {step}", step, name)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return Problem(Kind.NOT_FINITE, f"{name} is {shown} at step {step}", step, name)
-    return Problem(Kind.NOT_A_NUMBER, f"{name} is {shown!r} at step {step}, which is not a number", step, name)
+        return Problem(Damage.NOT_FINITE, f"{name} is {shown} at step {step}", step, name)
+    return Problem(Damage.NOT_A_NUMBER, f"{name} is {shown!r} at step {step}, which is not a number", step, name)
 
 
 def _gaps(steps: Sequence[int]) -> Iterable[Problem]:
     for before, after in itertools.pairwise(steps):
         if after != before + 1:
             missing = str(before + 1) if after == before + 2 else f"{before + 1} to {after - 1}"
-            yield Problem(Kind.GAP, f"the record has no step {missing}, but later ones", before + 1)
+            yield Problem(Damage.GAP, f"the record has no step {missing}, but later ones", before + 1)

@@ -35,7 +35,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Case:
+class CaseCard:
     """A card: the verdicts on a case, on its speed and memory if those were judged, with the runs they are about."""
 
     name: str
@@ -47,7 +47,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckLine:
     """A check from the outside; `word` is ok, skip or FAIL."""
 
     word: str
@@ -57,27 +57,27 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Page:
+class VerdictPage:
     """All that the page shows. `answer` is the sentence at its top; `code` the unified diff of A and B, `code_note` what it lacks."""
 
     answer: str
     word: str
     facts: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
-    cases: Sequence[Case] = ()
-    checks: Sequence[Check] = ()
+    cases: Sequence[CaseCard] = ()
+    checks: Sequence[CheckLine] = ()
     remarks: Sequence[str] = ()
     code: Sequence[str] = ()
     code_note: str = ""
 
 
-def html(page: Page) -> str:
+def html(page: VerdictPage) -> str:
     """The whole file."""
     title = f"{page.word}: {page.answer}" if page.word else page.answer
     return document(title, _top(page), _main(page))
 
 
-def _top(page: Page) -> Markup:
+def _top(page: VerdictPage) -> Markup:
     facts = [joined(element("dt", name), element("dd", value)) for name, value in page.facts.items()]
     if page.cases:
         facts.append(joined(element("dt", "a pair"), element("dd", _PAIR)))
@@ -93,7 +93,7 @@ def _top(page: Page) -> Markup:
     )
 
 
-def _main(page: Page) -> Markup:
+def _main(page: VerdictPage) -> Markup:
     return element(
         "main",
         *(_case(case, at) for at, case in enumerate(page.cases)),
@@ -104,7 +104,7 @@ def _main(page: Page) -> Markup:
     )
 
 
-def _case(case: Case, at: int) -> Markup:
+def _case(case: CaseCard, at: int) -> Markup:
     first, is_open = next(((each.first, each.is_open) for each in case.verdicts if each.first), (None, False))
     workload = next((verdict.workload for verdict in case.verdicts), "")
     repeats = next((verdict.deterministic for verdict in case.verdicts), None)
@@ -190,7 +190,7 @@ def _figure(curve: Curve, name: str) -> Markup:
     )
 
 
-def _costs(case: Case) -> Markup:
+def _costs(case: CaseCard) -> Markup:
     """What both sides took: the phases of a step, and memory, as the largest value of any run."""
     rows = [*_phases(case), *_recorded_memory(case), *_memory(case)]
     if not rows:
@@ -199,7 +199,7 @@ def _costs(case: Case) -> Markup:
     return table(caption, ("", "A", "B", "B / A"), rows)
 
 
-def _phases(case: Case) -> list[list[str]]:
+def _phases(case: CaseCard) -> list[list[str]]:
     """How long the phases of a step take. Replayed runs generate nothing, so they show none."""
     is_replay = any(comparable.REPLAY in run.facts for run in (*case.runs_a, *case.runs_b))
     if not (case.runs_a and case.runs_b) or is_replay:
@@ -211,7 +211,7 @@ def _phases(case: Case) -> list[list[str]]:
     return rows
 
 
-def _recorded_memory(case: Case) -> list[list[str]]:
+def _recorded_memory(case: CaseCard) -> list[list[str]]:
     """The most memory that verl itself recorded, metric by metric."""
     names = {name for run in (*case.runs_a, *case.runs_b) for name in run.series}
     rows = []
@@ -223,7 +223,7 @@ def _recorded_memory(case: Case) -> list[list[str]]:
     return rows
 
 
-def _memory(case: Case) -> list[list[str]]:
+def _memory(case: CaseCard) -> list[list[str]]:
     """The memory of the job's processes: the most of any run, all together and by name, and how it grows."""
     both = (case.runs_a, case.runs_b)
     most = [max((size for run in side if (size := memory.peak(run))), default=0.0) for side in both]
@@ -242,7 +242,7 @@ def _sizes(name: str, a: float, b: float) -> list[str]:
     return [name, f"{a / 1e9:.3g} GB", f"{b / 1e9:.3g} GB", f"{b / a:.2f}" if a else "-"]
 
 
-def _config(case: Case) -> Markup:
+def _config(case: CaseCard) -> Markup:
     if not case.runs_a or not case.runs_b:
         return joined()
     found = comparable.config(case.runs_a[0], case.runs_b[0])
@@ -255,7 +255,7 @@ def _config(case: Case) -> Markup:
     return joined(element("h3", "verl's config"), details(f"{len(found)} keys differ", differing))
 
 
-def _jobs(case: Case) -> Markup:
+def _jobs(case: CaseCard) -> Markup:
     rows: list[list[str]] = []
     for job in case.jobs:
         seconds = "-" if job.seconds is None else f"{job.seconds:.0f}"
@@ -267,7 +267,7 @@ def _jobs(case: Case) -> Markup:
     return joined(element("h3", "Jobs"), table("The jobs of this case", head, rows, "jobs"))
 
 
-def _checks(page: Page) -> Markup:
+def _checks(page: VerdictPage) -> Markup:
     rows: list[list[str]] = []
     for check in page.checks:
         problems = [element("p", problem, class_="warning") for problem in check.problems]
@@ -282,7 +282,7 @@ def _checks(page: Page) -> Markup:
     )
 
 
-def _code(page: Page) -> Markup:
+def _code(page: VerdictPage) -> Markup:
     lines = [element("span", f"{line}\n", class_={"+": "added", "-": "removed"}.get(line[:1])) for line in page.code]
     text = element("div", element("pre", *lines), class_="wide", role="region", aria_label="Code diff", tabindex="0")
     return card(

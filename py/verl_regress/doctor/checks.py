@@ -22,7 +22,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProbePlan:
     """What a probe and the judge must know. `nodes`: the address of each, by name, head first. `quick`: only the quick checks are made.
     `run`: this run's own name. `node`: that of the probe, on which a job may run (`trains`): do not disturb it. `seen`: what it saw so far."""
 
@@ -44,7 +44,7 @@ class Plan:
         return [name for name in self.nodes if name != self.node]
 
 
-class Check(NamedTuple):
+class DoctorCheck(NamedTuple):
     """A line of a group's table. `means` follows "so", and `cure` is in this tool's terms.
     What was seen is what the probes saw under its code, and what `judge` says of the facts of all nodes; if that is nothing, all is well."""
 
@@ -52,5 +52,5 @@ class Check(NamedTuple):
     tries: str
     means: str
     cure: str
-    judge: Callable[[Mapping[str, Facts], Plan], Iterable[Seen]] | None = None
+    judge: Callable[[Mapping[str, Facts], ProbePlan], Iterable[Seen]] | None = None
     quick: bool = True

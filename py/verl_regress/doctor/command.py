@@ -19,9 +19,9 @@ from verl_regress.base.errors import Exit, last_line
 from verl_regress.base.files import as_json
 from verl_regress.base.knobs import Knobs
 from verl_regress.doctor import machine, network, shared_root
-from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, Check, Facts, Plan, Seen
+from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, DoctorCheck, Facts, ProbePlan, Seen
 
-# Each has `facts(Plan)`, which runs on every node at once and returns what JSON can have, and CHECKS.
+# Each has `facts(ProbePlan)`, which runs on every node at once and returns what JSON can have, and CHECKS.
 GROUPS: Mapping[str, ModuleType] = {"network": network, "machine": machine, "shared root": shared_root}
 _LONGEST = 48.0  # seconds that a group's facts may take
 _LOADED = 2.0  # processes that want to run, for each CPU: above, what is late may be healthy
@@ -29,8 +29,8 @@ _GATE_SAYS = "{code}, {where}: {seen}, so {means}: {cure}; SKIP_DOCTOR={code} go
 _BUSY = re.compile(rb"ray::(?!IDLE|SPILL_|RESTORE_|DELETE_|DashboardAgent|RuntimeEnvAgent)")
 
 
-_ANSWERS = Check("VR-NODE-01", "run Python", "no job runs there", "run 'make up', or leave it out")
-_FINISHES = Check(
+_ANSWERS = DoctorCheck("VR-NODE-01", "run Python", "no job runs there", "run 'make up', or leave it out")
+_FINISHES = DoctorCheck(
     "VR-NODE-02",
     "finish each group of checks",
     "what they would have found there is unknown",
@@ -54,7 +54,7 @@ def main(argv: Sequence[str], lines: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     groups = {name: group for name, group in GROUPS.items() if not (args.running and group is shared_root)}
     nodes, trains = dict(node.partition("=")[::2] for node in args.nodes), is_training(processes.commands().values())
-    plan = Plan(nodes, args.knobs, args.quick, args.run, args.node, trains)
+    plan = ProbePlan(nodes, args.knobs, args.quick, args.run, args.node, trains)
     if args.half == "judge":
         return _judge(plan, groups, lines, is_gate=args.gate)
     signal.alarm(60)  # what nothing reads any more ends by itself
@@ -62,7 +62,7 @@ def main(argv: Sequence[str], lines: Sequence[str]) -> int:
     return 0
 
 
-def _probe(plan: Plan, groups: Mapping[str, ModuleType]) -> dict[str, Any]:
+def _probe(plan: ProbePlan, groups: Mapping[str, ModuleType]) -> dict[str, Any]:
     silence = {"error": f"no result in {_LONGEST:.0f} s"}
     found: dict[str, Any] = dict.fromkeys(groups, silence)
 
@@ -98,7 +98,7 @@ def is_training(commands: Iterable[bytes]) -> bool:
     return any(b"/run.py\0launch\0" in command or _BUSY.match(command) for command in commands)
 
 
-def _judge(plan: Plan, groups: Mapping[str, ModuleType], lines: Sequence[str], *, is_gate: bool) -> int:
+def _judge(plan: ProbePlan, groups: Mapping[str, ModuleType], lines: Sequence[str], *, is_gate: bool) -> int:
     heard = _hear(lines)
     records = [
         _record(check, seen)
@@ -144,8 +144,8 @@ def _hear(lines: Iterable[str]) -> _Heard:
 
 
 def _asked(
-    heard: _Heard, plan: Plan, groups: Mapping[str, ModuleType], *, is_gate: bool
-) -> Iterator[tuple[Check, Mapping[str, Facts]]]:
+    heard: _Heard, plan: ProbePlan, groups: Mapping[str, ModuleType], *, is_gate: bool
+) -> Iterator[tuple[DoctorCheck, Mapping[str, Facts]]]:
     """Each check to judge, with the facts of the nodes that it is about."""
     if not is_gate:  # a cluster without one of its workers still runs jobs
         yield _ANSWERS, {row.where: {} for row in heard.under(_ANSWERS.code)}
@@ -155,13 +155,13 @@ def _asked(
         yield from ((check, found) for check in group.CHECKS if check.quick or not plan.quick)
 
 
-def _record(check: Check, seen: Seen) -> dict[str, str]:
+def _record(check: DoctorCheck, seen: Seen) -> dict[str, str]:
     """A line of the doctor's table. An alarm also says what it means, and the cure."""
     known = {"means": check.means, "cure": check.cure} if seen.status == ALARM else {}
     return {**seen._asdict(), "tried": check.tries, **known}
 
 
-def _said(check: Check, facts: Mapping[str, Facts], heard: _Heard, plan: Plan) -> Iterator[Seen]:
+def _said(check: DoctorCheck, facts: Mapping[str, Facts], heard: _Heard, plan: ProbePlan) -> Iterator[Seen]:
     """What a check says of the nodes' facts, and of what their probes saw; of a node that is gone the others know nothing."""
     if check.code in plan.knobs["SKIP_DOCTOR"].replace(",", " ").split():
         yield Seen(check.code, SKIPPED, "all nodes", "SKIP_DOCTOR names it")

@@ -19,7 +19,7 @@ from typing import Any
 from verl_regress.base import processes
 from verl_regress.base.errors import last_line
 from verl_regress.cluster.packages import plain_name
-from verl_regress.doctor.checks import ALARM, OK, SKIPPED, Check, Facts, Plan, Seen
+from verl_regress.doctor.checks import ALARM, OK, SKIPPED, DoctorCheck, Facts, ProbePlan, Seen
 
 _FEW = 5  # packages that are named
 ROOT = Path("/")  # tests have another one
@@ -40,7 +40,7 @@ for device in range(torch.cuda.device_count() or 1):
 """
 
 
-def facts(plan: Plan) -> dict[str, Any]:
+def facts(plan: ProbePlan) -> dict[str, Any]:
     """What the judge compares: its versions, and the ids of its GPUs. It sees what is wrong with this node."""
     ours = processes.of_cluster(plan.knobs["CLUSTER_NAME"])
     _see_limits(plan, ours)
@@ -73,7 +73,7 @@ def _read(path: str) -> str:
         return ""
 
 
-def _see_limits(plan: Plan, ours: Mapping[int, str]) -> None:
+def _see_limits(plan: ProbePlan, ours: Mapping[int, str]) -> None:
     """Of Ray's raylet, from which a job inherits them, or of what we start there. Ray raises that of open files to the hard limit."""
     raylets = [pid for pid, command in ours.items() if _is_raylet(command)]
     text = _read(f"proc/{raylets[0] if raylets else 'self'}/limits")
@@ -94,7 +94,7 @@ def _is_raylet(command: str) -> bool:
     return "/raylet" in command.split(" ")[0]
 
 
-def _see_threads(plan: Plan) -> None:
+def _see_threads(plan: ProbePlan) -> None:
     """As many as a job has: a limit of the user, of the kernel or of a control group ends them all alike."""
     need, end, count = _THREADS if plan.knobs["PROFILE"] == "cpu" else _THREADS_ON_GPUS, threading.Event(), 0
     if plan.trains:  # it may need the last ones
@@ -109,7 +109,7 @@ def _see_threads(plan: Plan) -> None:
         end.set()
 
 
-def _see_shm(plan: Plan, *, is_ours: bool) -> None:
+def _see_shm(plan: ProbePlan, *, is_ours: bool) -> None:
     """A file without a name, of the size of Ray's store, as Ray makes it (2.60, plasma/dlmalloc.cc). If Ray runs, its own store is in there."""
     store, shm = int(plan.knobs["OBJECT_STORE_BYTES"] or 0), ROOT / "dev/shm"
     try:
@@ -123,14 +123,14 @@ def _see_shm(plan: Plan, *, is_ours: bool) -> None:
         plan.see("VR-MACH-04", f"/dev/shm has {size / 1e6:.0f} MB, OBJECT_STORE_BYTES is {store / 1e6:.0f} MB")
 
 
-def _see_memory(plan: Plan) -> None:
+def _see_memory(plan: ProbePlan) -> None:
     worker = _REHEARSAL_GIB if plan.knobs["PROFILE"] == "cpu" else float(plan.knobs["MIN_MEMORY_GIB"] or 0)
     need, memory = _HEAD_GIB if plan.node == "head" else worker, _memory() / 2**30
     if memory < 0.9 * need:  # some of a machine's memory is the kernel's own
         plan.see("VR-MACH-05", f"it may use {memory:.1f} GiB, a job needs {need:g}")
 
 
-def _see_files(plan: Plan) -> None:
+def _see_files(plan: ProbePlan) -> None:
     """Where Ray's files are, or will be: a file can be written there and, on GPUs, code that torch.compile or Triton puts there can run."""
     tmp = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # the order of Ray's own (2.60)
     ray = ROOT / tmp.lstrip("/") / "ray"
@@ -147,7 +147,7 @@ def _see_files(plan: Plan) -> None:
         plan.see(code, f"{whose}, and user {os.geteuid()} cannot write there: {error.strerror}")
 
 
-def _see_code(plan: Plan, tmp: str, file: int) -> None:
+def _see_code(plan: ProbePlan, tmp: str, file: int) -> None:
     if plan.knobs["PROFILE"] == "cpu" or plan.node == "head":
         return
     try:
@@ -156,7 +156,7 @@ def _see_code(plan: Plan, tmp: str, file: int) -> None:
         plan.see("VR-MACH-10", f"{tmp} is mounted noexec")
 
 
-def _see_room(plan: Plan, tmp: str, room: os.statvfs_result) -> None:
+def _see_room(plan: ProbePlan, tmp: str, room: os.statvfs_result) -> None:
     free, inodes = room.f_bavail * room.f_frsize / 2**30, room.f_favail if room.f_files else _INODES
     used, full = 1 - room.f_bavail / (room.f_blocks or 1), float(os.environ.get(_FULL) or 0.95)
     if free < _TMP_GIB or inodes < _INODES:
@@ -177,7 +177,7 @@ def _memory() -> int:
     return min(limits)
 
 
-def _see_processes(plan: Plan, ours: Mapping[int, str]) -> None:
+def _see_processes(plan: ProbePlan, ours: Mapping[int, str]) -> None:
     for pid, row in processes.table().items():
         is_marked = any(one.startswith(f"{processes.MARK}=".encode()) for one in row.environ)
         if not is_marked and (name := Path(row.command.split(" ")[0]).name) in ("gcs_server", "raylet"):
@@ -187,7 +187,7 @@ def _see_processes(plan: Plan, ours: Mapping[int, str]) -> None:
             plan.see("VR-MACH-09", f"process {pid} ({command.split(' ')[0]}) is stopped")
 
 
-def _see_devices(plan: Plan) -> None:
+def _see_devices(plan: ProbePlan) -> None:
     pattern = {"rocm": "dri/renderD*", "npu": "davinci[0-9]*"}.get(plan.knobs["PROFILE"], "nvidia[0-9]*")
     names = sorted(path.name for path in (ROOT / "dev").glob(pattern))
     need = 0 if plan.node == "head" or plan.knobs["PROFILE"] == "cpu" else int(plan.knobs["GPUS_PER_WORKER"])
@@ -196,7 +196,7 @@ def _see_devices(plan: Plan) -> None:
         plan.see("VR-MACH-11", f"it has {len(names)} ({', '.join(names)}), and {need} are its own")
 
 
-def _see_gpus(plan: Plan) -> list[str]:
+def _see_gpus(plan: ProbePlan) -> list[str]:
     """What nvidia-smi says of this node's GPUs, where it is there. Returns their ids."""
     _, said = _asked(5, "nvidia-smi", f"--query-gpu={_SMI}", "--format=csv,noheader")
     rows = [line.split(", ") for line in said.splitlines() if line.startswith("GPU-")]
@@ -221,7 +221,7 @@ def _asked(seconds: int, *words: str) -> tuple[int, str]:
     return ran.returncode, said
 
 
-def _judge_owners(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
+def _judge_owners(facts: Mapping[str, Facts], _plan: ProbePlan) -> Iterator[Seen]:
     owners = defaultdict(list)
     for node, uuid in ((node, uuid) for node, found in facts.items() for uuid in found["gpus"]):
         owners[uuid].append(node)
@@ -230,7 +230,7 @@ def _judge_owners(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
             yield Seen("VR-MACH-15", ALARM, ", ".join(nodes), f"each has {uuid}")
 
 
-def _judge_versions(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
+def _judge_versions(facts: Mapping[str, Facts], _plan: ProbePlan) -> Iterator[Seen]:
     of_all, said = ("ray", "Python"), list[str]()  # the head has no other packages to compare
     for name in [*of_all, *sorted({name for found in facts.values() for name in found["versions"]} - {*of_all})]:
         nodes = [node for node in facts if node != "head" or name in of_all]
@@ -245,84 +245,84 @@ def _judge_versions(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
 
 
 CHECKS = (
-    Check(
+    DoctorCheck(
         "VR-MACH-01",
         "limits of a process",
         "a job has too many open files, dies, or may not lock memory for RDMA",
         "raise it for the containers (the engine's default-ulimits) or in limits.conf (nofile, stack, memlock, fsize, as, data, cpu)",
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-02",
         "start as many threads as a job",
         "Ray or a job cannot start a process or a thread",
         "raise the limit of processes (the engine's or batch job's pids limit, nproc in limits.conf, kernel.threads-max)",
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-03",
         "make a file in /dev/shm as Ray's object store does",
         "Ray does not start",
         "mount /dev/shm there as a tmpfs that the user who runs Ray may write",
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-04",
         "/dev/shm for Ray's object store",
         "Ray keeps objects in /tmp, which is slow, or does not start",
         "raise SHM_SIZE and run 'make down up', or lower OBJECT_STORE_BYTES",
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-05",
         "memory for the node",
         "the kernel or Ray kills a job's processes",
         "give the node more memory (its container's or batch job's limit), or on GPUs lower MIN_MEMORY_GIB",
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-06",
         "room for Ray's own files",
         "Ray cannot start, or writes no logs and spills no objects",
         "free some space there, or name another disk's directory by 'export RAY_TMPDIR=DIR' in env/local.env",
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-07",
         "write to Ray's own directory",
         "Ray does not start",
         "give it to the user who runs Ray, remove it, or name another by 'export RAY_TMPDIR=DIR' in env/local.env",
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-08", "no other Ray on the node", "a driver may attach to the wrong one, and ports collide", "end it"
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-09",
         "no process of the cluster is stopped",
         "the job's other processes wait for it",
         "continue it ('kill -CONT' on that node), or end its job with 'make stop'",
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-10",
         "run code from temporary files",
         "torch.compile and Triton cannot load what they compile there",
         "mount it without noexec, or put 'export TMPDIR=DIR' into env/local.env, then 'make down up'",
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-11",
         "GPUs of the node",
         "a job finds fewer GPUs than it asks for, or one of another node",
         "correct GPUS_PER_WORKER, GPU_IDS or WORKER_DEVICES, and run 'make down up'",
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-12",
         "use each GPU from torch, and cuDNN",
         "a job cannot train there",
         "install a newer driver on the host, or name an image for its CUDA with cuDNN in NODE_IMAGE",
         quick=False,
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-13",
         "GPUs without errors, at full speed",
         "a job fails or is slow there",
         "leave it out with GPU_IDS, and have it cooled, reset or replaced",
         quick=False,
     ),
-    Check(
+    DoctorCheck(
         "VR-MACH-15",
         "each GPU belongs to one worker",
         "two workers share its memory and its time",
@@ -330,7 +330,7 @@ CHECKS = (
         _judge_owners,
         quick=False,
     ),
-    Check(
+    DoctorCheck(
         "VR-STACK-01",
         "compare Ray, Python and the workers' packages",
         "a node is refused, or a job fails or trains differently",

@@ -21,7 +21,7 @@ from typing import Any
 
 from verl_regress.base import processes
 from verl_regress.base.errors import last_line
-from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, Check, Facts, Plan, Seen
+from verl_regress.doctor.checks import ALARM, LATE, OK, SKIPPED, DoctorCheck, Facts, ProbePlan, Seen
 
 _HOSTS, _RESOLVER = Path("/etc/hosts"), Path("/etc/resolv.conf")
 _INTERFACES = Path("/sys/class/net")
@@ -64,7 +64,7 @@ os._exit(0)
 _ERRORS = (OSError, ValueError, asyncio.TimeoutError)  # ValueError: another program listens there
 
 
-def facts(plan: Plan) -> dict[str, Any]:
+def facts(plan: ProbePlan) -> dict[str, Any]:
     """How the all-reduce ended, which the judge compares. It sees what is wrong with this node's network, and between it and its peers."""
     choices: dict[str, str] = {}
     are_named = _see_names(plan, choices)
@@ -74,7 +74,7 @@ def facts(plan: Plan) -> dict[str, Any]:
     return {**found, **here, "neighbours": processes.neighbours()}  # now the kernel knows them
 
 
-def _see_names(plan: Plan, choices: dict[str, str]) -> bool:
+def _see_names(plan: ProbePlan, choices: dict[str, str]) -> bool:
     """Ask what a job asks: Gloo for the node's own name, torch's store for the name of each address (2.13). Notes the node's choices.
     Returns whether all were answered in time."""
     asked: dict[str, Callable[[], object]] = {socket.gethostname(): lambda: choices.update(_choices())}
@@ -106,13 +106,13 @@ def _macs() -> list[str]:
     return [path.read_text().strip() for path in _INTERFACES.glob("*/address")]
 
 
-def _see_itself(plan: Plan) -> None:
+def _see_itself(plan: ProbePlan) -> None:
     _see_docker_desktop(plan)
     _see_proxy(plan)
     _see_listeners(plan)
 
 
-def _see_docker_desktop(plan: Plan) -> None:
+def _see_docker_desktop(plan: ProbePlan) -> None:
     """Docker Desktop writes a name of its own for an address of the host into the hosts file."""
     for address, *names in filter(None, map(str.split, _HOSTS.read_text().splitlines())):
         wrong = [name for name in names if name.endswith(".docker.internal")]
@@ -120,7 +120,7 @@ def _see_docker_desktop(plan: Plan) -> None:
             plan.see("VR-NET-03", f"an address of it is called {wrong[0]}")
 
 
-def _see_proxy(plan: Plan) -> None:
+def _see_proxy(plan: ProbePlan) -> None:
     known = urllib.request.getproxies_environment()
     proxy = known.get("http") or known.get("all") or ""
     caught = [each for each in ("127.0.0.1", *plan.nodes.values()) if not urllib.request.proxy_bypass(each)]
@@ -128,7 +128,7 @@ def _see_proxy(plan: Plan) -> None:
         plan.see("VR-NET-07", f"the proxy {proxy.rpartition('@')[2]} catches {', '.join(caught)}")
 
 
-def _see_listeners(plan: Plan) -> None:
+def _see_listeners(plan: ProbePlan) -> None:
     """Processes that hold Ray's own ports on this node, and are not of this cluster."""
     of_head = (int(plan.knobs["GCS_PORT"]), _DASHBOARD_PORT) if plan.node == "head" else ()
     listening = _listening({_AGENT_PORT, *of_head})  # before `ours`: our own Ray may be starting
@@ -149,7 +149,7 @@ def _listening(ports: Collection[int]) -> dict[int, int | None]:
     return found
 
 
-async def _see_peers(plan: Plan, choices: Mapping[str, str], *, are_named: bool = True) -> dict[str, Any]:
+async def _see_peers(plan: ProbePlan, choices: Mapping[str, str], *, are_named: bool = True) -> dict[str, Any]:
     if plan.quick:
         await asyncio.gather(*(_try_ports(plan, peer) for peer in plan.peers))
         return {}
@@ -167,7 +167,7 @@ async def _see_peers(plan: Plan, choices: Mapping[str, str], *, are_named: bool 
     return {"all-reduce": Seen("VR-NET-09", status, plan.node, said)}
 
 
-def _all_reduce(plan: Plan, workers: Sequence[str]) -> tuple[str, str]:
+def _all_reduce(plan: ProbePlan, workers: Sequence[str]) -> tuple[str, str]:
     backend = "nccl" if plan.knobs["PROFILE"] in _WITH_NCCL else "gloo"
     words = [str(workers.index(plan.node)), str(len(workers)), plan.nodes[workers[0]], backend]
     ran = subprocess.run([sys.executable, "-c", _PROGRAM, *words], capture_output=True, text=True, check=False)
@@ -215,7 +215,7 @@ async def _knock(address: str, numbers: Sequence[int], patience: Sequence[float]
     return dict(zip(numbers, await asyncio.gather(*map(knock, numbers)), strict=True))
 
 
-async def _try_ports(plan: Plan, peer: str, listened: Sequence[int] = ()) -> bool:
+async def _try_ports(plan: ProbePlan, peer: str, listened: Sequence[int] = ()) -> bool:
     """Do the ports that Ray, Gloo and NCCL will use on the peer all answer? Those on which it has `listened` must not refuse."""
     wanted = [*([int(plan.knobs["GCS_PORT"])] if peer == "head" else []), _AGENT_PORT, *_TRIED]
     said = await _knock(plan.nodes[peer], wanted, _QUICKLY if plan.quick else _PATIENTLY)
@@ -227,7 +227,7 @@ async def _try_ports(plan: Plan, peer: str, listened: Sequence[int] = ()) -> boo
     return not bad
 
 
-async def _meet(plan: Plan, greeting: Mapping[str, Any]) -> set[str]:
+async def _meet(plan: ProbePlan, greeting: Mapping[str, Any]) -> set[str]:
     """See this node's peers, whose probes do the same at this time. Returns which of them have torch and take a large message.
     It greets each connection, and answers each line with the line's length. The first line is the name of a peer that tries all."""
     awaited, here, listened, began = set(plan.peers), set[str](), list[int](), time.monotonic()
@@ -259,7 +259,7 @@ async def _meet(plan: Plan, greeting: Mapping[str, Any]) -> set[str]:
     return {peer for peer, is_ready in zip(plan.peers, are_ready, strict=True) if is_ready}
 
 
-async def _see_peer(plan: Plan, peer: str, own: Mapping[str, str], awaited: Collection[str]) -> bool:
+async def _see_peer(plan: ProbePlan, peer: str, own: Mapping[str, str], awaited: Collection[str]) -> bool:
     """As _try_peer; a connection that breaks says something about this peer, and nothing about the others."""
     try:
         return await _try_peer(plan, peer, own, awaited)
@@ -269,7 +269,7 @@ async def _see_peer(plan: Plan, peer: str, own: Mapping[str, str], awaited: Coll
         return False
 
 
-async def _try_peer(plan: Plan, peer: str, own: Mapping[str, str], awaited: Collection[str]) -> bool:
+async def _try_peer(plan: ProbePlan, peer: str, own: Mapping[str, str], awaited: Collection[str]) -> bool:
     """Returns whether it has torch and takes a large message."""
     address, where, said = plan.nodes[peer], f"{plan.node} -> {peer}", dict[str, Any]()
     with contextlib.suppress(*_ERRORS):
@@ -338,14 +338,14 @@ async def _trips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     return ALARM if fastest > _SLOW or again >= max(_AGAIN, _LOSS * sent) else OK, what
 
 
-def _judge_all_reduce(facts: Mapping[str, Facts], plan: Plan) -> list[Seen]:
+def _judge_all_reduce(facts: Mapping[str, Facts], plan: ProbePlan) -> list[Seen]:
     """While a worker does not take part, or was not ready in time, the errors of the others are no alarm: they miss its connection."""
     rows = [Seen(*found["all-reduce"]) for found in facts.values() if "all-reduce" in found]
     is_late = any(row.status in (SKIPPED, LATE) for row in rows)
     return [row._replace(status=SKIPPED) if is_late and row.status == ALARM else row for row in rows]
 
 
-def _judge_duplicates(facts: Mapping[str, Facts], plan: Plan) -> Iterator[Seen]:
+def _judge_duplicates(facts: Mapping[str, Facts], plan: ProbePlan) -> Iterator[Seen]:
     """An address that answers from hardware which its node does not have. A router that answers for others (proxy ARP) has several."""
     for node, found in facts.items():
         macs = [*found["neighbours"].values()]
@@ -357,7 +357,7 @@ def _judge_duplicates(facts: Mapping[str, Facts], plan: Plan) -> Iterator[Seen]:
                 yield Seen("VR-NET-11", ALARM, f"{node} -> {peer}", what)
 
 
-def _judge_hostnames(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
+def _judge_hostnames(facts: Mapping[str, Facts], _plan: ProbePlan) -> Iterator[Seen]:
     owners = defaultdict(list)
     for node, found in facts.items():
         owners[found["hostname"]].append(node)
@@ -368,60 +368,60 @@ def _judge_hostnames(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
 
 _EXPORT = "put 'export GLOO_SOCKET_IFNAME=NAME', and NCCL_SOCKET_IFNAME's, into env/local.env, then 'make down up'"
 CHECKS = (
-    Check(
+    DoctorCheck(
         "VR-NET-01",
         "connect on ports of Ray, Gloo and NCCL",
         "a worker does not join, is soon called dead, or waits for others",
         "correct VR-NET-11 first; open all TCP ports between the hosts (Docker may set iptables' policy for FORWARD to DROP), and let a "
         "firewall on the way see both directions",
     ),
-    Check(
+    DoctorCheck(
         "VR-NET-02",
         "compare with the address that the other node sees",
         "what Ray or Gloo sends back goes elsewhere (NAT)",
         "connect the nodes without translation: HOSTS_FILE, or address=IP in NODES_FILE",
         quick=False,
     ),
-    Check(
+    DoctorCheck(
         "VR-NET-03",
         "resolve the node's own name, as Gloo does",
         "Gloo listens where no other node connects to",
         f"correct the node's hosts file, or {_EXPORT}",
     ),
-    Check(
+    DoctorCheck(
         "VR-NET-04",
         "send a message of 256 KiB",
         "packets of full size are dropped, and the first large tensor hangs",
         "give the nodes' interfaces the smallest MTU on the way, or let ICMP pass",
         quick=False,
     ),
-    Check(
+    DoctorCheck(
         "VR-NET-05",
         "send small messages for 3 s",
         "each step waits for its slowest packet",
         "check that network's cables, switches and load",
         quick=False,
     ),
-    Check(
+    DoctorCheck(
         "VR-NET-06",
         "reach the address that Gloo and vLLM take",
         "processes wait on the wrong interface",
         f"{_EXPORT}; vLLM takes the one with the default route",
         quick=False,
     ),
-    Check(
+    DoctorCheck(
         "VR-NET-07",
         "find proxies that catch the nodes' addresses",
         "requests to Ray and rollout servers go to the proxy",
         "add these addresses to no_proxy on that node, or name them with address=IP in NODES_FILE",
     ),
-    Check(
+    DoctorCheck(
         "VR-NET-08",
         "find who listens on Ray's own ports",
         "Ray does not start there, or another cluster answers",
         "end that process, or choose another node or GCS_PORT",
     ),
-    Check(
+    DoctorCheck(
         "VR-NET-09",
         "all-reduce 16 MB between the workers",
         "a job's processes will not find each other either",
@@ -429,20 +429,20 @@ CHECKS = (
         _judge_all_reduce,
         quick=False,
     ),
-    Check(
+    DoctorCheck(
         "VR-NET-10",
         "ask the name server as a job does",
         "each connection of a job waits for it",
         "correct the lines 'nameserver' of that node's /etc/resolv.conf, or name all nodes in its hosts file",
     ),
-    Check(
+    DoctorCheck(
         "VR-NET-11",
         "compare MAC addresses with what the other nodes see",
         "another machine has this node's address, too",
         "give one of the two another address, then run 'ip neigh flush all' on the nodes",
         _judge_duplicates,
     ),
-    Check(
+    DoctorCheck(
         "VR-NET-12",
         "compare the nodes' hostnames",
         "NCCL may take them for one machine, and the name leads to only one of them",

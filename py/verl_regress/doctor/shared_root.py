@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_regress.doctor.checks import ALARM, LATE, Check, Facts, Plan, Seen
+from verl_regress.doctor.checks import ALARM, LATE, DoctorCheck, Facts, ProbePlan, Seen
 
 _PATIENCE = 15.0  # seconds in which the probes of all nodes begin
 _LOOKED = 2.0  # seconds in which all nodes look for files before there are any: a cache may then show these late (NFS)
@@ -18,7 +18,7 @@ _INODES = 10_000
 _REHEARSAL_GIB = 0.1  # several times what the snapshot and a PPO job of a rehearsal take
 
 
-def facts(plan: Plan) -> dict[str, Any]:
+def facts(plan: ProbePlan) -> dict[str, Any]:
     """What this node `saw` of the others (_meet), unless it cannot write. It writes files of this run, of which it leaves nothing."""
     try:
         _see_room(plan)
@@ -33,7 +33,7 @@ def facts(plan: Plan) -> dict[str, Any]:
             _does(path.unlink)
 
 
-def _file(plan: Plan, node: str, what: str) -> Path:
+def _file(plan: ProbePlan, node: str, what: str) -> Path:
     return Path(plan.knobs["SHARED_ROOT"], f".verl-regress-doctor-{plan.run}.{node}.{what}")
 
 
@@ -49,7 +49,7 @@ def _lock(file: Any, kind: int = fcntl.LOCK_EX) -> bool:
     return _does(lambda: fcntl.flock(file, kind | fcntl.LOCK_NB))
 
 
-def _see_room(plan: Plan) -> None:
+def _see_room(plan: ProbePlan) -> None:
     room = os.statvfs(plan.knobs["SHARED_ROOT"])
     gib, inodes = room.f_bavail * room.f_frsize / 2**30, room.f_favail if room.f_files else _INODES
     need = _REHEARSAL_GIB if plan.quick or plan.knobs["PROFILE"] == "cpu" else float(plan.knobs["MIN_DISK_GIB"] or 0)
@@ -57,7 +57,7 @@ def _see_room(plan: Plan) -> None:
         plan.see("VR-ROOT-05", f"{gib:.2f} GiB and {inodes} inodes are free, {need:g} and {_INODES} are needed")
 
 
-def _see_alone(plan: Plan, base: Path) -> None:
+def _see_alone(plan: ProbePlan, base: Path) -> None:
     """Tries files whose names begin so. Raises OSError if it cannot write."""
     one, two, three = (base.with_name(f"{base.name}{name}") for name in ("One", "two", "three"))
     for path in (one, three):
@@ -77,7 +77,7 @@ def _see_alone(plan: Plan, base: Path) -> None:
             plan.see("VR-ROOT-04", "a file cannot be locked")
 
 
-def _meet(plan: Plan) -> dict[str, Any]:
+def _meet(plan: ProbePlan) -> dict[str, Any]:
     """Wait until each node has seen the file of each other one, on which that holds a lock. Raises OSError. Returns which nodes it `saw`,
     and between which times it `looked`, by the clock that gives files their times. A file says how much its node's clock is ahead of that."""
     if not (plan.quick or any(_file(plan, peer, "lock").exists() for peer in plan.peers)):
@@ -104,7 +104,7 @@ def _meet(plan: Plan) -> dict[str, Any]:
     return {"saw": [*saw], "looked": [began, time.time() - ahead]}
 
 
-def _find(plan: Plan, peer: str, ahead: float) -> bool:
+def _find(plan: ProbePlan, peer: str, ahead: float) -> bool:
     """Is the peer's file there? If so, check its lock and its clock; this node's clock is `ahead` of the one that gives files their times."""
     try:
         theirs = _file(plan, peer, "lock").open()
@@ -119,13 +119,13 @@ def _find(plan: Plan, peer: str, ahead: float) -> bool:
     return True
 
 
-def _all_saw(plan: Plan) -> bool:
+def _all_saw(plan: ProbePlan) -> bool:
     """Has every peer seen all other nodes, or ended?"""
     locks = [_file(plan, peer, "lock") for peer in plan.peers]
     return not any(lock.exists() and not lock.with_suffix(".saw").exists() for lock in locks)
 
 
-def _judge_directory(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
+def _judge_directory(facts: Mapping[str, Facts], _plan: ProbePlan) -> Iterator[Seen]:
     known = {node: found for node, found in facts.items() if "saw" in found}  # the nodes that could write
     for node, found in known.items():
         for peer in known.keys() - {node, *found["saw"]}:
@@ -138,38 +138,38 @@ def _judge_directory(facts: Mapping[str, Facts], _plan: Plan) -> Iterator[Seen]:
 
 _NFS = "mount SHARED_ROOT everywhere by NFS 4, without nolock and local_lock, or put it on a local disk (docs/shared-root.md)"
 CHECKS = (
-    Check(
+    DoctorCheck(
         "VR-ROOT-01",
         "write to the shared root",
         "no job can be recorded there",
         "mount SHARED_ROOT on that node, writable for the user who runs Ray",
     ),
-    Check(
+    DoctorCheck(
         "VR-ROOT-02",
         "find there what another node wrote",
         "jobs miss code, data and checkpoints",
         "mount the same directory on all nodes, with lookupcache=positive (docs/shared-root.md)",
         _judge_directory,
     ),
-    Check(
+    DoctorCheck(
         "VR-ROOT-03",
         "link, replace, protect and own files there",
         "records of jobs are lost, or refused as another user's",
         f"{_NFS}; export it without root_squash and all_squash",
     ),
-    Check(
+    DoctorCheck(
         "VR-ROOT-04",
         "lock files there, across nodes",
         "two jobs get one slot, and running jobs are taken for lost ones",
         _NFS,
     ),
-    Check(
+    DoctorCheck(
         "VR-ROOT-05",
         "room for a job there",
         "a checkpoint or a log cannot be written, and the job fails",
         "free some space ('make gc' removes old checkpoints), or lower MIN_DISK_GIB",
     ),
-    Check(
+    DoctorCheck(
         "VR-ROOT-09",
         "the same time on all nodes",
         "times in records are wrong, and jobs are taken for stalled or lost",

@@ -7,12 +7,12 @@ from contextlib import suppress
 from verl_regress.base.errors import Unreadable
 from verl_regress.base.files import read_json, read_text
 from verl_regress.base.layout import JobDir
-from verl_verdict.read.records import Memory, Process
+from verl_verdict.read.records import Memory, ProcessMemory
 
 
 def read(attempts: Iterable[JobDir]) -> Memory:
     """The memory of a job's attempts. What cannot be read is lacking, and matters for the memory only."""
-    found: list[tuple[Process, ...]] = []
+    found: list[tuple[ProcessMemory, ...]] = []
     lacking: list[str] = []
     for attempt in attempts:
         processes = {}
@@ -26,7 +26,7 @@ def read(attempts: Iterable[JobDir]) -> Memory:
     return Memory(tuple(found), tuple(lacking))
 
 
-def parse(text: str) -> Process | None:
+def parse(text: str) -> ProcessMemory | None:
     """The process that wrote this; None without a complete line. A line that was cut off is none."""
     name = ""
     times: list[float] = []
@@ -42,7 +42,7 @@ def parse(text: str) -> Process | None:
         times.append(time)
         sizes.append(size)
         name = words[2] if len(words) > 2 else name
-    return Process(name, tuple(times), tuple(sizes)) if times else None
+    return ProcessMemory(name, tuple(times), tuple(sizes)) if times else None
 
 
 def _lacking(attempt: JobDir, processes: Iterable[str]) -> Iterable[str]:

@@ -164,7 +164,7 @@ class Done:
         }
 
 
-class Check(NamedTuple):
+class Promise(NamedTuple):
     """One promise: the section, its name, the claim, the step that it is about, and what yields problems and returns what was checked."""
 
     section: str
@@ -174,16 +174,16 @@ class Check(NamedTuple):
     problems_in: Callable[[Done, str], tuple[list[str], str]]
 
 
-def _result(check: Check, done: Done) -> Result:
+def _result(promise: Promise, done: Done) -> Result:
     """A step that did not run, or a job that failed, leaves nothing that further checks could pass."""
-    status = done.steps.get(check.step, (None, 0))[0]
-    if status is None or (status != 0 and check.name != check.step):
-        return Result(check.name, check.claim, "nothing", [], "it was not run")
+    status = done.steps.get(promise.step, (None, 0))[0]
+    if status is None or (status != 0 and promise.name != promise.step):
+        return Result(promise.name, promise.claim, "nothing", [], "it was not run")
     try:
-        problems, checked = check.problems_in(done, check.step)
+        problems, checked = promise.problems_in(done, promise.step)
     except (RegressError, OSError, KeyError, TypeError, ValueError, tarfile.TarError) as error:
         problems, checked = [f"{type(error).__name__}: {error}"], "incomplete records"
-    return Result(check.name, check.claim, checked, problems)
+    return Result(promise.name, promise.claim, checked, problems)
 
 
 def _ended(done: Done, step: str) -> list[str]:
@@ -327,35 +327,37 @@ def _fault_found(done: Done, step: str) -> tuple[list[str], str]:
     return [] if is_found else [f"exit {status}, and no verdict regressed", *_ended(done, step)], f"{seconds} s"
 
 
-CHECKS = (
-    Check("installation", "sft", "SFT trains to its end", "sft", _trained),
-    Check(
+PROMISES = (
+    Promise("installation", "sft", "SFT trains to its end", "sft", _trained),
+    Promise(
         "installation",
         "secrets",
         "a secret reached every process of that job; neither it nor Ray's token is in any output or in /proc",
         "sft",
         _no_leak,
     ),
-    Check(
+    Promise(
         "installation",
         "prepare",
         "a second 'make prepare' skips, and changes no file that was there",
         "prepare",
         _prepare_skips,
     ),
-    Check("installation", "bundles", "debug bundles of that job are complete", "bundles", _bundles),
-    Check(
+    Promise("installation", "bundles", "debug bundles of that job are complete", "bundles", _bundles),
+    Promise(
         "installation",
         "directories",
         "what a job writes is its own: nobody else can change it, and no other place shares it",
         "sft",
         _directories,
     ),
-    Check("egress", "egress", "neither that job nor a node asked for a host outside the cluster", "sft", _nothing_left),
-    Check("training", "grpo", "GRPO trains to its end", "grpo", _trained),
-    Check("training", "ppo", "PPO trains to its end", "ppo", _trained),
-    Check("training", "resume", "PPO continues from its checkpoint", "resume", _trained),
-    Check(
+    Promise(
+        "egress", "egress", "neither that job nor a node asked for a host outside the cluster", "sft", _nothing_left
+    ),
+    Promise("training", "grpo", "GRPO trains to its end", "grpo", _trained),
+    Promise("training", "ppo", "PPO trains to its end", "ppo", _trained),
+    Promise("training", "resume", "PPO continues from its checkpoint", "resume", _trained),
+    Promise(
         "training",
         "verify",
         "'make verify' calls an SFT without the shift of its loss mask regressed",
@@ -366,11 +368,11 @@ CHECKS = (
 
 
 def _report(done: Done, where: str) -> int:
-    results, time_now = [_result(check, done) for check in CHECKS], now()
+    results, time_now = [_result(promise, done) for promise in PROMISES], now()
     status = Exit.CHECK_FAILED if any(result.failed for result in results) else Exit.SUCCEEDED
     lines = [f"acceptance  {time_now}, verl-regress {__version__}, profile {where}"]
-    for section in dict.fromkeys(check.section for check in CHECKS):
-        of_section = [result for check, result in zip(CHECKS, results, strict=True) if check.section == section]
+    for section in dict.fromkeys(promise.section for promise in PROMISES):
+        of_section = [result for promise, result in zip(PROMISES, results, strict=True) if promise.section == section]
         lines += [f"{section}:", *checks.rows(of_section)]
     text = "\n".join([*lines, f"{checks.summary(results)} (exit status {int(status)})"])
     facts = {
@@ -381,8 +383,8 @@ def _report(done: Done, where: str) -> int:
         "nodes": evidence.nodes(done.api),
         "packages": [job.read_config("packages.json") for job in done.jobs[:1]],
         "checks": [
-            {"section": check.section, "result": "not run" if result.skipped else result.word, **result.as_dict}
-            for check, result in zip(CHECKS, results, strict=True)
+            {"section": promise.section, "result": "not run" if result.skipped else result.word, **result.as_dict}
+            for promise, result in zip(PROMISES, results, strict=True)
         ],
     }
     hidden = secret_files.redactor(done.root, **done.secrets)

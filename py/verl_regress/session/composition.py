@@ -11,12 +11,14 @@ from verl_regress.plan import plan
 from verl_regress.plan.overrides import Override
 from verl_regress.plan.request import Request
 from verl_regress.session import schedule
-from verl_regress.session.schedule import Run
+from verl_regress.session.schedule import ScheduledRun
 from verl_regress.session.suites import Case, Suite
 from verl_regress.store.sessions import Session
 
 
-def request_of(asked: Request, code_id: str, run: Run, submission_id: str, overrides: Sequence[Override]) -> Request:
+def request_of(
+    asked: Request, code_id: str, run: ScheduledRun, submission_id: str, overrides: Sequence[Override]
+) -> Request:
     """What a run asks for: `asked` is what its JobSpec does, whatever the code."""
     said = replace(asked.said, code_id=code_id, submission_id=submission_id, overrides=tuple(overrides), seed=run.seed)
     return replace(asked, said=said, defaults=replace(asked.defaults, code_id=code_id))

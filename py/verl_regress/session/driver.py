@@ -18,7 +18,7 @@ from verl_regress.jobs import status, stop, watch
 from verl_regress.plan import plan
 from verl_regress.plan.request import Request
 from verl_regress.session import composition, evidence, replay, schedule, suites
-from verl_regress.session.schedule import Recording, Run
+from verl_regress.session.schedule import Recording, ScheduledRun
 from verl_regress.session.suites import Case, Suite
 from verl_regress.store import snapshot
 from verl_regress.store.retention import uncollected
@@ -31,7 +31,7 @@ _KNOWN_ENDS = (Exit.SUCCEEDED, Exit.JOB_FAILED, Exit.STOPPED, Exit.NOT_SCHEDULAB
 
 
 @dataclass(frozen=True)
-class Driver:
+class SessionDriver:
     """One session on a cluster: requests and the values of their secrets, by JobSpec, and the arguments of `verify run`. `busy` is held while
     a job is submitted.
     """
@@ -53,7 +53,7 @@ class Driver:
     def _begin(self) -> Mapping[str, Any]:
         return self.session.read("begin") or {}
 
-    def make(self, run: Run) -> JobDir | None:
+    def make(self, run: ScheduledRun) -> JobDir | None:
         """Make a run and record it. Returns a job that was stopped because it made no progress: every node must be searched for what is
         left of it, and then this is called again.
 
@@ -117,7 +117,7 @@ class Driver:
                 self._refuse(run, error)
             raise
 
-    def _job_of(self, run: Run) -> JobDir:
+    def _job_of(self, run: ScheduledRun) -> JobDir:
         """The job of a run, which may not exist yet. Another one follows a job that Ray never had, or that was lost.
 
         A session's jobs have ids of their own, so that an interrupted session finds them again.
@@ -150,7 +150,7 @@ class Driver:
         use = snapshot.Use("the session began", ", and continue the session", RegressError)
         snapshot.need_whole(target, record, f"The snapshot {target.name}", use)
 
-    def _submit(self, run: Run, job: JobDir) -> bool:
+    def _submit(self, run: ScheduledRun, job: JobDir) -> bool:
         """Submit the job of a run; False if verl refuses its config with B and takes it with A, which is B's failure."""
         spec, request = self.suite.case(run.case).spec, self._request(run, job)
         with self.busy, pulse.during("submitting the job"):
@@ -168,7 +168,7 @@ class Driver:
                 ) from error
         return True
 
-    def _prepare_recording(self, run: Run) -> None:
+    def _prepare_recording(self, run: ScheduledRun) -> None:
         """A run that records begins with nothing, also after one that was lost; any other one gets what A wrote. Raises RegressError."""
         recording = schedule.recording_of(run, self.session.evidence())
         if recording is None:
@@ -179,7 +179,7 @@ class Driver:
         elif directory.exists():
             shutil.rmtree(directory)
 
-    def _misused(self, run: Run, job: JobDir, trained: Collection[int]) -> str | None:
+    def _misused(self, run: ScheduledRun, job: JobDir, trained: Collection[int]) -> str | None:
         """Why the rollouts of a run that trained to the end were not those of its recording; None if they were, or it has none."""
         recording = schedule.recording_of(run, self.session.evidence())
         if recording is None:
@@ -197,7 +197,7 @@ class Driver:
     def _files_of(self, recording: Recording) -> dict[str, str]:
         return dict((self.session.read(recording.evidence) or {})["files"])
 
-    def _request(self, run: Run, job: JobDir) -> Request:
+    def _request(self, run: ScheduledRun, job: JobDir) -> Request:
         case, known = self.suite.case(run.case), self.session.evidence()
         added = composition.overrides_of(self.suite, case, schedule.overrides_of(run, self.suite, known))
         if recording := schedule.recording_of(run, known):
@@ -211,7 +211,7 @@ class Driver:
         )
         return replace(request, said=said)
 
-    def _plan(self, run: Run, request: Request) -> plan.Plan | None:
+    def _plan(self, run: ScheduledRun, request: Request) -> plan.Plan | None:
         """The plan of a run; None if B's config refuses a job that A's accepts, which is recorded."""
         try:
             return plan.make(self.root, request)
@@ -221,7 +221,7 @@ class Driver:
             self._refuse(run, error)
             return None
 
-    def _refuse(self, run: Run, error: BadInput) -> None:
+    def _refuse(self, run: ScheduledRun, error: BadInput) -> None:
         """Record that B's config refuses this run, which A's accepts."""
         self._need_code("B")
         composition.record_refusal(self.session, run.name, str(error))
@@ -233,7 +233,7 @@ class Driver:
             return False
         return True
 
-    def record(self, run: Run, job: JobDir, end: Exit) -> None:
+    def record(self, run: ScheduledRun, job: JobDir, end: Exit) -> None:
         """The evidence of a run's job, which is over.
 
         One that was stopped, or lost a node, says nothing about the code: the run is repeated, twice at most. So is one that outlived its

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
     points, left = recorded_points.collect(root)
     reports, ended = recorded_points.reports(root), recorded_points.ended(root)
-    page = history_page.Page(history.groups_of(points), left, reports, ended)
+    page = history_page.HistoryPage(history.groups_of(points), left, reports, ended)
     if not ended and not any(group.points for group in page.groups):
         for each in page.all_left:
             say.info(printable(f"left out: {each}"))

@@ -39,7 +39,7 @@ _MEANING = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SessionOutcome:
     """All that a session found: the checks, the verdicts on its cases (none with ONLY), and what the user allows."""
 
     session: Session
@@ -79,7 +79,7 @@ class Outcome:
         return f"{worst.value}: {_MEANING[worst]} ({first.case}: {first.shown}{also}; {cases} judged)"
 
 
-def write(outcome: Outcome) -> None:
+def write(outcome: SessionOutcome) -> None:
     """Write the four reports into the session's directory."""
     directory = outcome.session.path
     write_atomically(directory / "report.md", as_markdown(outcome))
@@ -89,7 +89,7 @@ def write(outcome: Outcome) -> None:
     write_atomically(directory / "report.json", files.as_json(as_json(outcome)))
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
+def as_json(outcome: SessionOutcome) -> dict[str, Any]:
     """The verdicts, the checks, the jobs and the seconds as plain data."""
     evidence = outcome.evidence
     return {
@@ -120,7 +120,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def as_html(outcome: Outcome) -> str:
+def as_html(outcome: SessionOutcome) -> str:
     """The page for people. Without verdicts there are checks only."""
     begin = outcome.evidence["begin"]
     suite = suites.of_recorded(begin["suite"])
@@ -128,7 +128,7 @@ def as_html(outcome: Outcome) -> str:
     lines, note = _code(outcome.evidence)
     failed = [check.claim for check in outcome.checks if check.failed]
     return verdict_page.html(
-        verdict_page.Page(
+        verdict_page.VerdictPage(
             answer=outcome.headline.removeprefix(f"{outcome.word}: "),
             word=outcome.word,
             facts={
@@ -142,7 +142,7 @@ def as_html(outcome: Outcome) -> str:
             warnings=[f"{doubt_of_checks(len(failed))}: {'; '.join(failed)}."] if failed else [],
             cases=[_case_of(outcome.session, group, outcome.evidence, outcome.verdicts) for group in groups],
             checks=[
-                verdict_page.Check(check.word, check.claim, str(check.skipped or check.checked), check.problems)
+                verdict_page.CheckLine(check.word, check.claim, str(check.skipped or check.checked), check.problems)
                 for check in outcome.checks
             ],
             remarks=about_packages(outcome.evidence),
@@ -154,7 +154,7 @@ def as_html(outcome: Outcome) -> str:
 
 def _case_of(
     session: Session, group: Sequence[suites.Case], evidence: Mapping[str, Any], found: Sequence[Verdict]
-) -> verdict_page.Case:
+) -> verdict_page.CaseCard:
     """A card of the page: the verdicts on a case, and its runs, without the metrics that the case ignores. Of the others that must train
     as it does, the jobs.
     """
@@ -165,7 +165,7 @@ def _case_of(
         ]
         for side in "AB"
     }
-    return verdict_page.Case(
+    return verdict_page.CaseCard(
         name=case.name,
         verdicts=[each for each in found if each.case in (case.name, *map(case.part, ("rollout", "speed", "memory")))],
         runs_a=runs["A"],
@@ -211,7 +211,7 @@ def difference(a: Path, b: Path) -> tuple[list[str], str]:
     return lines[:_MOST_LINES], f"{number} {'file differs' if number == 1 else 'files differ'}.{cut}"
 
 
-def text(outcome: Outcome) -> list[str]:
+def text(outcome: SessionOutcome) -> list[str]:
     """What `make verify` prints: the checks, then the verdicts, the answer last."""
     lines = [*checks.rows(outcome.checks), checks.summary(outcome.checks), *about_packages(outcome.evidence)]
     if outcome.verdicts:
@@ -247,7 +247,7 @@ def _packages_of_pair(of_a: Mapping[str, Any] | None, of_b: Mapping[str, Any] | 
     return [f"A and B ran with different packages: {other}." if other else same, *allowed]
 
 
-def as_markdown(outcome: Outcome) -> str:
+def as_markdown(outcome: SessionOutcome) -> str:
     """The report for a pull request's comment: the answer, the cases, every check and every job."""
     evidence = outcome.evidence
     begin = evidence["begin"]
@@ -295,7 +295,7 @@ def _jobs(evidence: Mapping[str, Any]) -> list[str]:
     return page
 
 
-def as_junit(outcome: Outcome) -> str:
+def as_junit(outcome: SessionOutcome) -> str:
     """One test per verdict and per check. A verdict that the user does not allow is a failure. If a check failed, no verdict passes."""
     of_checks = [
         junit.Test("verify", name, check.problems or [str(check.skipped)])

@@ -7,7 +7,7 @@ from typing import Any
 
 from verl_regress.base.layout import SharedRoot
 from verl_regress.session import checks, schedule
-from verl_regress.session.schedule import Run
+from verl_regress.session.schedule import ScheduledRun
 from verl_regress.session.suites import Case
 from verl_regress.session.verdict import judged
 from verl_regress.store.hashes import digest
@@ -17,7 +17,9 @@ from verl_verdict.read import comparable
 from verl_verdict.read.records import Run as JudgedRun
 
 
-def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -> tuple[Session, dict[str, Any]] | None:
+def earlier_run_of_a(
+    root: SharedRoot, session: Session, case: Case, run: ScheduledRun
+) -> tuple[Session, dict[str, Any]] | None:
     """An earlier session's run of A that this run of B can be compared with; None if there is none.
 
     It has the same tree of A's code, every fact that makes runs comparable, and the seed. No check of its session failed. Times vary
@@ -38,7 +40,7 @@ def earlier_run_of_a(root: SharedRoot, session: Session, case: Case, run: Run) -
     return None
 
 
-def changed_inputs(root: SharedRoot, session: Session, case: Case, run: Run) -> tuple[str, list[str]] | None:
+def changed_inputs(root: SharedRoot, session: Session, case: Case, run: ScheduledRun) -> tuple[str, list[str]] | None:
     """The newest earlier run of A that this run of B could be compared with if what both read had not changed since: its job, and the
     paths of what has changed. None if there is none.
     """
@@ -51,9 +53,9 @@ def changed_inputs(root: SharedRoot, session: Session, case: Case, run: Run) -> 
     return None
 
 
-def _run_of_b(session: Session, case: Case, run: Run) -> Mapping[str, Any]:
+def _run_of_b(session: Session, case: Case, run: ScheduledRun) -> Mapping[str, Any]:
     """The session's run of B that this run of A is for; nothing if there is none yet."""
-    name = Run(case.name, "B", run.seed, run.pair).name
+    name = ScheduledRun(case.name, "B", run.seed, run.pair).name
     found: Mapping[str, Any] = schedule.runs_of(case, "B", session.evidence()).get(name, {})
     return found
 

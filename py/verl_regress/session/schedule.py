@@ -17,7 +17,7 @@ PAIRS = "pairs"  # what a verdict may lack beside these
 
 
 @dataclass(frozen=True)
-class Run:
+class ScheduledRun:
     """One run of a case with A or B. Its kind may be AGAIN, a second run of A with the first seed, and in a replayed case with each; THIRD,
     one more there with the first seed; PERTURBED, one whose last bits are changed; or ROLLOUT, one step of a replayed case for which the
     run generates its own rollouts.
@@ -36,9 +36,9 @@ class Run:
         return "_".join([self.case, self.side.lower(), *filter(None, which)])
 
 
-def first_runs(case: Case) -> tuple[Run, Run]:
+def first_runs(case: Case) -> tuple[ScheduledRun, ScheduledRun]:
     """A and B of its first pair."""
-    return Run(case.name, "A", case.seeds[0], 1), Run(case.name, "B", case.seeds[0], 1)
+    return ScheduledRun(case.name, "A", case.seeds[0], 1), ScheduledRun(case.name, "B", case.seeds[0], 1)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Recording:
         return f"recording-{self.name}"
 
 
-def recording_of(run: Run, evidence: Evidence) -> Recording | None:
+def recording_of(run: ScheduledRun, evidence: Evidence) -> Recording | None:
     """The recording of a run; None if its case is not replayed."""
     known = evidence.get("replay", {}).get("cases", {}).get(run.case)
     if known is None or run.kind == ROLLOUT:
@@ -88,12 +88,12 @@ def special_of(case: Case, kind: str, evidence: Evidence, side: str = "A") -> li
     return [jobs[name]] if name in jobs else []
 
 
-def all_runs(case: Case) -> list[Run]:
+def all_runs(case: Case) -> list[ScheduledRun]:
     """Every run that a case may take, A's first, in each pair with its second, and after the first pair's those of other kinds."""
     pairs = list(enumerate(case.seeds, start=1))
-    of_a = [Run(case.name, "A", seed, pair, kind) for pair, seed in pairs for kind in ("", AGAIN)]
+    of_a = [ScheduledRun(case.name, "A", seed, pair, kind) for pair, seed in pairs for kind in ("", AGAIN)]
     special = [special_run(case, kind) for kind in (THIRD, PERTURBED, ROLLOUT)]
-    of_b = [Run(case.name, "B", seed, pair) for pair, seed in pairs]
+    of_b = [ScheduledRun(case.name, "B", seed, pair) for pair, seed in pairs]
     return [*of_a[:2], *special, *of_a[2:], *of_b, special_run(case, ROLLOUT, "B")]
 
 
@@ -110,7 +110,7 @@ def is_used_up(budget: int | None, evidence: Evidence) -> bool:
 
 def next_run(
     suite: Suite, evidence: Evidence, wants: Callable[[Case], Collection[str]], only: Collection[str] | None = None
-) -> Run | None:
+) -> ScheduledRun | None:
     """The next run that the session needs, case by case; None if nothing is lacking. `wants` says which kinds of runs, and whether PAIRS, the
     verdicts on a case still lack. `only` names the runs that are asked for.
     """
@@ -121,7 +121,7 @@ def next_run(
     return next((run for run in lacking if refusal_of(run, evidence) is None), None)
 
 
-def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Collection[str]]) -> Run | None:
+def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Collection[str]]) -> ScheduledRun | None:
     """The next run of a case.
 
     B comes first in the first pair: which earlier run of A fits is known when B has run. Then the sides alternate. In a replayed case A comes
@@ -139,26 +139,28 @@ def _of_case(case: Case, evidence: Evidence, wants: Callable[[Case], Collection[
     return None
 
 
-def _first_missing(runs: Iterable[Run], evidence: Evidence) -> Run | None:
+def _first_missing(runs: Iterable[ScheduledRun], evidence: Evidence) -> ScheduledRun | None:
     """The first run that is not recorded. One that verl's config refused never will be."""
     recorded = jobs_of(evidence)
     return next((run for run in runs if run.name not in recorded), None)
 
 
-def _of_pair(case: Case, pair: int, seed: int, evidence: Evidence) -> list[Run]:
+def _of_pair(case: Case, pair: int, seed: int, evidence: Evidence) -> list[ScheduledRun]:
     """The runs of a pair in their order."""
-    a, b, again = (Run(case.name, side, seed, pair, kind) for side, kind in (("A", ""), ("B", ""), ("A", AGAIN)))
+    a, b, again = (
+        ScheduledRun(case.name, side, seed, pair, kind) for side, kind in (("A", ""), ("B", ""), ("A", AGAIN))
+    )
     if is_replayed(case, evidence):
         return [a, again, b] if pair > 1 and records(case, evidence) else [a, b]
     return [b, a] if pair % 2 else [a, b]
 
 
-def refusal_of(run: Run, evidence: Evidence) -> str | None:
+def refusal_of(run: ScheduledRun, evidence: Evidence) -> str | None:
     """Why verl's own config refused a run of B that it takes with A; None if it did not."""
     return (evidence.get(f"refused-{run.name}") or {}).get("reason")
 
 
-def why_not(run: Run, case: Case, evidence: Evidence) -> str | None:
+def why_not(run: ScheduledRun, case: Case, evidence: Evidence) -> str | None:
     """Why a run cannot run: it continues another one, or trains on its rollouts, and there are none."""
     recording = recording_of(run, evidence)
     if recording and not recording.is_made and recording.evidence not in evidence:
@@ -194,12 +196,12 @@ def _last_step(job: Mapping[str, Any]) -> int:
     return max(job["steps"], default=0)
 
 
-def special_run(case: Case, kind: str, side: str = "A") -> Run:
+def special_run(case: Case, kind: str, side: str = "A") -> ScheduledRun:
     """The run of that kind, which has the first seed."""
-    return Run(case.name, side, case.seeds[0], 1, kind)
+    return ScheduledRun(case.name, side, case.seeds[0], 1, kind)
 
 
-def overrides_of(run: Run, suite: Suite, evidence: Evidence) -> list[str]:
+def overrides_of(run: ScheduledRun, suite: Suite, evidence: Evidence) -> list[str]:
     """What the run adds to its JobSpec. A run that continues needs a checkpoint of its source with that side and seed."""
     case = suite.case(run.case)
     added = list(case.overrides)
@@ -215,6 +217,6 @@ def overrides_of(run: Run, suite: Suite, evidence: Evidence) -> list[str]:
     ]
 
 
-def source_of(run: Run, case: Case) -> Run:
+def source_of(run: ScheduledRun, case: Case) -> ScheduledRun:
     """The run with the checkpoint from which a run of `case` continues."""
-    return Run(case.continues or "", run.side, run.seed, run.pair)
+    return ScheduledRun(case.continues or "", run.side, run.seed, run.pair)

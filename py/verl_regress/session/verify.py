@@ -21,8 +21,8 @@ from verl_regress.jobs import watch
 from verl_regress.plan.request import Request
 from verl_regress.secrets import secret_files
 from verl_regress.session import checks, composition, evidence, replay, schedule, suites
-from verl_regress.session.driver import Driver
-from verl_regress.session.schedule import Run
+from verl_regress.session.driver import SessionDriver
+from verl_regress.session.schedule import ScheduledRun
 from verl_regress.session.suites import Suite
 from verl_regress.store import snapshot
 from verl_regress.store.retention import uncollected
@@ -93,7 +93,7 @@ def _run(root: SharedRoot, args: argparse.Namespace) -> int:
         session = Session(root.sessions / args.session) if args.session else _begin(root, args, texts[_SUITE], requests)
         print(f"session {session.path.name}", flush=True)
         with _alone(session, args.caller):
-            last = _drive(Driver(root, RayApi(nodes.ADDRESS), session, requests, secrets, args, busy))
+            last = _drive(SessionDriver(root, RayApi(nodes.ADDRESS), session, requests, secrets, args, busy))
     except RegressError as error:
         say.error(str(error))
         if session is not None and error.status is not Exit.BAD_INPUT:
@@ -117,7 +117,7 @@ def _alone(session: Session, caller: str) -> Iterator[None]:
         yield
 
 
-def _drive(driver: Driver) -> str:
+def _drive(driver: SessionDriver) -> str:
     """Make the runs that the verdict lacks, and judge them; returns the last line. Raises RegressError."""
     args = driver.args
     if not args.again:
@@ -200,7 +200,7 @@ def _chosen(args: argparse.Namespace) -> set[str]:
     return set(args.knobs["ONLY"].replace(",", " ").split())
 
 
-def _next(driver: Driver, budget: int | None) -> Run | None:
+def _next(driver: SessionDriver, budget: int | None) -> ScheduledRun | None:
     """The next run; None if nothing is lacking, or the budget is used up. Earlier runs of A are taken over."""
     from verl_regress.session import verdict  # here, because numpy and scipy take half a second to load
 
@@ -222,13 +222,13 @@ def _next(driver: Driver, budget: int | None) -> Run | None:
         return following
 
 
-def _may_reuse(run: Run, suite: Suite, known: schedule.Evidence) -> bool:
+def _may_reuse(run: ScheduledRun, suite: Suite, known: schedule.Evidence) -> bool:
     """May an earlier session's run be recorded as this one? Only a run of A, and only if it does not train on this session's rollouts."""
     is_replayed = run.kind == schedule.ROLLOUT or schedule.recording_of(run, known) is not None
     return suite.reuse and run.side == "A" and not is_replayed
 
 
-def _take_over(run: Run, driver: Driver) -> bool:
+def _take_over(run: ScheduledRun, driver: SessionDriver) -> bool:
     """Record a run of an earlier session as this one; False if no run there is the same."""
     from verl_regress.session import reuse  # as above
 
@@ -241,7 +241,7 @@ def _take_over(run: Run, driver: Driver) -> bool:
     return True
 
 
-def _say_why_again(run: Run, driver: Driver) -> None:
+def _say_why_again(run: ScheduledRun, driver: SessionDriver) -> None:
     """Say which inputs of an earlier run have changed, if it could be reused but for that."""
     from verl_regress.session import reuse  # as above
 
@@ -250,7 +250,7 @@ def _say_why_again(run: Run, driver: Driver) -> None:
         say.info(f"{run.name} runs again: since {changed[0]} ran, {' and '.join(changed[1])} changed")
 
 
-def _judge(driver: Driver) -> int:
+def _judge(driver: SessionDriver) -> int:
     from verl_regress.session import report, verdict  # as above
     from verl_verdict.decide import verdicts
 
@@ -264,7 +264,7 @@ def _judge(driver: Driver) -> int:
     with contextlib.suppress(OSError):  # a full disk must not hide the answer; writing the reports reports it
         session.write("end", end)
     gathered, only = {**gathered, "end": end}, set(gathered["begin"]["only"])
-    outcome = report.Outcome(
+    outcome = report.SessionOutcome(
         session,
         gathered,
         checks.judge(gathered, only),

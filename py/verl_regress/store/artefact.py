@@ -20,7 +20,7 @@ _SHOWN_REVISION = 12
 
 
 @dataclass(frozen=True)
-class Source:
+class Origin:
     """What an artefact is made from: the source as the user named it, its exact revision, and the seed if one matters."""
 
     source: str
@@ -47,13 +47,13 @@ class Manifest:
     created: str
 
 
-def ensure(target: Path, source: Source, build: Callable[[Path], Mapping[str, Any]], *, knob: str) -> None:
+def ensure(target: Path, origin: Origin, build: Callable[[Path], Mapping[str, Any]], *, knob: str) -> None:
     """Make the artefact `target` unless it exists. See `ensure_all`."""
-    ensure_all([target], source, lambda directories: build(directories[0]), knob=knob)
+    ensure_all([target], origin, lambda directories: build(directories[0]), knob=knob)
 
 
 def ensure_all(
-    targets: Sequence[Path], source: Source, build: Callable[[Sequence[Path]], Mapping[str, Any]], *, knob: str
+    targets: Sequence[Path], origin: Origin, build: Callable[[Sequence[Path]], Mapping[str, Any]], *, knob: str
 ) -> None:
     """Make the artefacts `targets`, which one call of `build` makes together, unless they exist.
 
@@ -61,7 +61,7 @@ def ensure_all(
     the first to finish wins. Raises as `are_there` does; RegressError if the directory cannot be written; whatever `build` raises. Then
     nothing is left behind.
     """
-    if are_there(targets, source, knob=knob):
+    if are_there(targets, origin, knob=knob):
         return
     suffix = f"{os.getpid()}.{secrets.token_hex(4)}.tmp"
     directories = [target.with_name(f".{target.name}.{suffix}") for target in targets]
@@ -70,23 +70,23 @@ def ensure_all(
             make_directory(directory)
         facts = build(directories)
         for directory, target in zip(directories, targets, strict=True):
-            _finish(directory, target, source, facts, knob)
+            _finish(directory, target, origin, facts, knob)
     finally:
         for directory in directories:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def are_there(targets: Sequence[Path], source: Source, *, knob: str) -> bool:
-    """Do all `targets` exist, made from `source`? Only the names and sizes of their files are checked. `knob` (such as `DATASET`) names them.
+def are_there(targets: Sequence[Path], origin: Origin, *, knob: str) -> bool:
+    """Do all `targets` exist, made from `origin`? Only the names and sizes of their files are checked. `knob` (such as `DATASET`) names them.
 
     Raises BadInput if one exists from another source, damaged, or is not an artefact.
     """
     found = {target: manifest for target in targets if (manifest := find(target)) is not None}
     for target, manifest in found.items():
-        made_from = Source(manifest.source, manifest.revision, manifest.seed)
-        if made_from != source:
+        made_from = Origin(manifest.source, manifest.revision, manifest.seed)
+        if made_from != origin:
             raise BadInput(
-                f"{target} was made from {made_from}, and {knob}_SOURCE now asks for {source}: "
+                f"{target} was made from {made_from}, and {knob}_SOURCE now asks for {origin}: "
                 f"remove that directory, or choose another name with {knob}=NAME."
             )
         sizes = {name: path.stat().st_size for name in manifest.files if (path := target / name).is_file()}
@@ -149,7 +149,7 @@ def delete(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, Any], knob: str) -> None:
+def _finish(directory: Path, target: Path, origin: Origin, facts: Mapping[str, Any], knob: str) -> None:
     # A folder copied from an artefact contains that one's manifest: replace it with ours.
     paths = sorted(path for path in directory.rglob("*") if path.is_file() and path != directory / MANIFEST)
     files = {
@@ -157,7 +157,7 @@ def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, A
     }
     created, builder = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}", f"verl-regress {__version__}"
     made: dict[str, Any] = {"builder": builder, "files": files, "facts": dict(facts), "created": created}
-    manifest = Manifest(target.name, **asdict(source), **made)
+    manifest = Manifest(target.name, **asdict(origin), **made)
     text = json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n"
     (directory / MANIFEST).write_text(text, encoding="utf-8")
     for path in (directory, *directory.rglob("*")):  # everyone reads, only the owner writes, whatever the umask was
@@ -165,8 +165,8 @@ def _finish(directory: Path, target: Path, source: Source, facts: Mapping[str, A
     try:
         directory.rename(target)
     except OSError:
-        if not are_there([target], source, knob=knob):
+        if not are_there([target], origin, knob=knob):
             raise
         return
     described = "".join(f", {name.replace('_', ' ')} {value}" for name, value in facts.items())
-    say.changed(f"{target} made from {source}{described}")
+    say.changed(f"{target} made from {origin}{described}")

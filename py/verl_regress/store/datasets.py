@@ -20,7 +20,7 @@ from verl_regress.base import ids, say
 from verl_regress.base.errors import BadInput, shown
 from verl_regress.base.layout import SharedRoot
 from verl_regress.store import artefact, rehearsal, tables, tarball
-from verl_regress.store.artefact import Source, sha256_of
+from verl_regress.store.artefact import Origin, sha256_of
 from verl_regress.store.hub import Hub
 
 Row = dict[str, Any]
@@ -66,7 +66,7 @@ def prepare(root: SharedRoot, source: str, name: str, seed: int, stream: BinaryI
         _prepare_from_hub(root, target)
     elif source == "synthetic":
         rows = json.loads(rehearsal.run(f"DATASET_SOURCE=synthetic with SEED={seed}", "data", "-", f"--seed={seed}"))
-        made_from = Source(source, _sha256(json.dumps(rows, sort_keys=True).encode()), seed)
+        made_from = Origin(source, _sha256(json.dumps(rows, sort_keys=True).encode()), seed)
         _ensure(target, made_from, SYNTHETIC_NAME, lambda: rows)
     else:
         _prepare_from_files(target, source, stream)
@@ -77,7 +77,7 @@ def _prepare_from_files(target: Path, source: str, stream: BinaryIO) -> None:
     with TemporaryDirectory() as temporary:
         tarball.unpack(stream, Path(temporary), place)
         files = _files(Path(temporary), place)
-        made_from = Source(source, _sha256("".join(map(sha256_of, files.values())).encode()))
+        made_from = Origin(source, _sha256("".join(map(sha256_of, files.values())).encode()))
         named = {
             split: place if Path(place).name == one.name else f"{place}/{one.name}" for split, one in files.items()
         }
@@ -178,13 +178,13 @@ def conversations(rows: Iterable[Row]) -> list[Row]:
 
 
 def _ensure(
-    target: Path, source: Source, kind: str, make_data: Callable[[], Data], forms: Iterable[str] = _FORMS
+    target: Path, origin: Origin, kind: str, make_data: Callable[[], Data], forms: Iterable[str] = _FORMS
 ) -> None:
     """Make `target` in these forms. `kind` is SYNTHETIC_NAME or GSM8K_NAME, which no other data may be called, or empty."""
     if target.name in (SYNTHETIC_NAME, GSM8K_NAME) and kind != target.name:
         raise BadInput(
             f"DATASET={target.name} is reserved for {'GSM8K' if target.name == GSM8K_NAME else 'synthetic data'}, but "
-            f"{source.source} (from DATASET_SOURCE) has other data: set another DATASET."
+            f"{origin.source} (from DATASET_SOURCE) has other data: set another DATASET."
         )
     suffixes = [*forms]
 
@@ -196,7 +196,7 @@ def _ensure(
                 _write_split(directory, form, split, rows)
         return counts
 
-    artefact.ensure_all([target.with_name(target.name + form) for form in suffixes], source, build, knob=KNOB)
+    artefact.ensure_all([target.with_name(target.name + form) for form in suffixes], origin, build, knob=KNOB)
 
 
 def _write_split(directory: Path, form: str, split: str, rows: list[Row] | Path) -> None:
@@ -215,7 +215,7 @@ def _prepare_from_hub(root: SharedRoot, target: Path) -> None:
         splits = hub.dataset("main", revision)
         return {split: gsm8k_rows(splits[split], split, f"{_GSM8K_REPO} {split} row") for split in SPLITS}
 
-    _ensure(target, Source("hub", revision), GSM8K_NAME, rows)
+    _ensure(target, Origin("hub", revision), GSM8K_NAME, rows)
 
 
 def _sha256(data: bytes) -> str:

@@ -22,7 +22,7 @@ _NOT_NEEDED = ("numpy<2.0.0", ("0.7.1", "0.8."))
 
 
 @dataclass(frozen=True)
-class Finding:
+class Mismatch:
     """The result of a comparison: `problems` refuse a job unless allowed, with their `cures`; `note` is only printed."""
 
     problems: tuple[str, ...] = ()
@@ -40,10 +40,10 @@ class Finding:
             raise BadInput(f"{self.sentence}: {', '.join((*self.cures, f'or set {ALLOW}'))}.")
 
 
-def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Sequence[str]) -> Finding:
+def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Sequence[str]) -> Mismatch:
     """Compare a snapshot's record `code` with the nodes that are up."""
     if unknown:
-        return Finding((f"The packages of {' and '.join(unknown)} are unknown",), ("run 'make up', which lists them",))
+        return Mismatch((f"The packages of {' and '.join(unknown)} are unknown",), ("run 'make up', which lists them",))
     on, declared = workers(known), code["requirements"]
     verl = f"verl {code['verl_version']} (CODE_ID={code['code_id']})"
     problem = declared.get("problem")
@@ -60,7 +60,7 @@ def compare(code: Mapping[str, Any], known: Sequence[NodePackages], unknown: Seq
         problems.append(f"{'t' if problems else 'T'}he workers have different packages, {differing}")
         cures.append("give all workers the same packages")
     unsaid = f"{verl} does not say which packages it needs ({problem}): it was not compared with what the nodes have."
-    return Finding(tuple(problems), tuple(cures), unsaid if problem else None)
+    return Mismatch(tuple(problems), tuple(cures), unsaid if problem else None)
 
 
 def _wants(release: str, requires: Sequence[str], on: Sequence[NodePackages]) -> list[str]:

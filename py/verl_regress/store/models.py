@@ -16,7 +16,7 @@ from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.layout import SharedRoot
 from verl_regress.base.trust import need
 from verl_regress.store import artefact, rehearsal, tarball
-from verl_regress.store.artefact import Source
+from verl_regress.store.artefact import Origin
 from verl_regress.store.hub import Hub
 
 TINY_NAMES = {"tiny": "tiny-qwen2", "tiny-for-gpu": "tiny-qwen2-for-gpu"}
@@ -56,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
     elif args.check:
         if args.source.startswith("hub:"):
             args.revision = _ask_hub(root, target, args.source)[1]
-        is_there = artefact.are_there([target], Source(args.source, args.revision), knob=KNOB)
+        is_there = artefact.are_there([target], Origin(args.source, args.revision), knob=KNOB)
         print("present" if is_there else "absent")
     else:
-        prepare(root, args.name, Source(args.source, args.revision, args.seed), sys.stdin.buffer)
+        prepare(root, args.name, Origin(args.source, args.revision, args.seed), sys.stdin.buffer)
     return 0
 
 
@@ -72,7 +72,7 @@ def _critic_of(model: Path) -> Path:
     return model.with_name(f"{model.name}-critic")
 
 
-def prepare(root: SharedRoot, name: str, asked: Source, stream: BinaryIO) -> None:
+def prepare(root: SharedRoot, name: str, asked: Origin, stream: BinaryIO) -> None:
     """Make `common/models/<name>` (for a tiny one its critic too) unless it exists.
 
     `stream` and the revision are only read for `path:DIR`: a tar of DIR, and what identifies its contents; the seed only for a tiny model.
@@ -99,25 +99,25 @@ def prepare_critic(model: Path) -> None:
         return {}
 
     try:
-        artefact.ensure(_critic_of(model), Source(manifest.source, manifest.revision), build, knob=KNOB)
+        artefact.ensure(_critic_of(model), Origin(manifest.source, manifest.revision), build, knob=KNOB)
     except RegressError as error:
         if isinstance(error, BadInput):
             raise
         say.warn(f"{error} GRPO and SFT train without one; PPO in a rehearsal needs it.")
 
 
-def _prepare_tiny(targets: Sequence[Path], source: Source) -> None:
-    options = ["--for-gpu"] if source.source == "tiny-for-gpu" else []
+def _prepare_tiny(targets: Sequence[Path], origin: Origin) -> None:
+    options = ["--for-gpu"] if origin.source == "tiny-for-gpu" else []
 
     def build(directories: Sequence[Path]) -> dict[str, float | int]:
         actor, critic = map(str, directories)
-        asked = f"MODEL_SOURCE=tiny with SEED={source.seed}"
+        asked = f"MODEL_SOURCE=tiny with SEED={origin.seed}"
         with pulse.during("training the tiny model"):
-            said = rehearsal.run(asked, "model", actor, f"--critic={critic}", f"--seed={source.seed}", *options)
+            said = rehearsal.run(asked, "model", actor, f"--critic={critic}", f"--seed={origin.seed}", *options)
         facts: dict[str, float | int] = json.loads(said)
         return facts
 
-    artefact.ensure_all(targets, source, build, knob=KNOB)
+    artefact.ensure_all(targets, origin, build, knob=KNOB)
 
 
 def _ask_hub(root: SharedRoot, target: Path, source: str) -> tuple[Hub, str]:
@@ -137,7 +137,7 @@ def _prepare_from_hub(root: SharedRoot, target: Path, source: str) -> None:
             _link_or_copy(file.resolve(), directory / file.relative_to(cached))
         return {}
 
-    artefact.ensure(target, Source(source, revision), build, knob=KNOB)
+    artefact.ensure(target, Origin(source, revision), build, knob=KNOB)
 
 
 def _link_or_copy(file: Path, name: Path) -> None:

@@ -21,3 +21,9 @@ setup() { load rules_helper; }
   rules::files 'py/hooks/*.py'
   rules::none '^ *(import|from) verl_rehearsal\b'
 }
+
+@test "no two classes have one name: it says what the class is without its module" {
+  rules::files 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/*.py' 'ci/*.py'
+  rules::leave_out '(^|/)tests/'
+  rules::once classes '^ *class \K\w+(?=[(:])'
+}

@@ -34,3 +34,15 @@ rules::none() {
     return 1
   }
 }
+
+# rules::once WHAT REGEX: FILES have each match of REGEX (in Perl's syntax) only once. Prints how many WHAT it found, and where the others are.
+rules::once() {
+  local found twice
+  found=$(grep -HnoP -- "$2" "${FILES[@]}")
+  printf '# checked %d %s\n' "$(wc -l <<<"$found")" "$1" >&3
+  twice=$(cut -d: -f3- <<<"$found" | sort | uniq -d)
+  [[ -z $twice ]] || {
+    sort -t: -k3 <<<"$found" | awk -F: 'NR == FNR { twice[$0]; next } $3 in twice' <(printf '%s\n' "$twice") -
+    return 1
+  }
+}
