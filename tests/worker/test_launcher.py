@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -548,15 +549,24 @@ def test_a_job_without_the_record_of_its_code_ends_in_one_sentence(launched):
 
 
 # promise: trains on a snapshot that was changed or removed
-def test_a_snapshot_that_was_changed_while_the_job_waited_never_trains(launched, other):
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (
+            lambda path: write(path / "verl" / "__init__.py", "x = 1\n"),
+            "changed after the job was submitted ({}: tree ",
+        ),
+        (shutil.rmtree, "removed after the job was submitted ({} is not there): make it again with 'make snapshot "),
+    ],
+    ids=["changed", "removed"],
+)
+def test_a_snapshot_that_was_spoiled_while_the_job_waited_never_trains(launched, other, spoil, said):
     launched.start("print('trained')")
     await_position(launched)
-    write(launched.code_path / "verl" / "__init__.py", "x = 1\n")
+    spoil(launched.code_path)
     os.close(other)
     assert launched.finish()[0] == 1
-    assert launched.ended[1].startswith(
-        f"The snapshot codeA was changed after the job was submitted ({launched.code_path}: tree "
-    )
+    assert launched.ended[1].startswith(f"The snapshot codeA was {said.format(launched.code_path)}")
     assert b"trained" not in launched.log
 
 
