@@ -197,7 +197,6 @@ FAULTS: Mapping[str, Fault] = {
         options=("--volume=$LAB/mnt:/tmp",),
         after="umount $LAB/mnt",
     ),
-    "TMPDIR is full": Fault("VR-MACH-06", options=("--env=TMPDIR=/scratch", "--tmpfs=/scratch:size=20m,mode=1777")),
     "/tmp/ray of another user": Fault("VR-MACH-07", "inside 'mkdir -m 755 /tmp/ray'"),
     "another Ray on the node": Fault(
         "VR-MACH-08",

@@ -169,7 +169,7 @@ def named(tmp_path, monkeypatch):
     monkeypatch.setattr(network, "_NAMES_WITHIN", 60.0)
     monkeypatch.setattr(network, "_RESOLVER", tmp_path / "resolv.conf")
     monkeypatch.setattr(network.socket, "gethostname", lambda: "c0ffee")
-    monkeypatch.setattr(network.socket, "getnameinfo", lambda *_: ("a name", "0"))
+    monkeypatch.setattr(network.socket, "gethostbyaddr", lambda _: ("a name", [], []))
     network._RESOLVER.write_text("search example\nnameserver 10.0.0.53\nnameserver 10.0.0.54\n")
 
     def see(gloo="10.0.0.1"):
@@ -191,7 +191,7 @@ def test_own_name_that_others_cannot_reach_is_found_unless_gloo_does_not_ask(nam
 def test_name_server_that_answers_late_is_named(named, monkeypatch):
     hangs = threading.Event()
     monkeypatch.setattr(network, "_NAMES_WITHIN", 0.05)
-    monkeypatch.setattr(network.socket, "getnameinfo", lambda address, _: address[0] == "10.0.0.2" and hangs.wait())
+    monkeypatch.setattr(network.socket, "gethostbyaddr", lambda address: address == "10.0.0.2" and hangs.wait())
     what = "no answer from 10.0.0.53, 10.0.0.54 in 0 s for 10.0.0.2"
     assert named("127.0.1.1") == [("VR-NET-10", LATE, what)]
     hangs.set()
@@ -201,7 +201,7 @@ def test_address_without_a_name_is_no_fault(named, monkeypatch):
     def nameless(*_):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(network.socket, "getnameinfo", nameless)
+    monkeypatch.setattr(network.socket, "gethostbyaddr", nameless)
     assert named() == []
 
 

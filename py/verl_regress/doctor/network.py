@@ -97,8 +97,9 @@ def _see_names(plan: ProbePlan, choices: dict[str, str]) -> bool:
 
 
 def _name_of(address: str) -> None:
-    with contextlib.suppress(OSError):  # it may have none
-        socket.getnameinfo((address, 0), 0)
+    # Not getnameinfo, as torch does: CPython 3.11's keeps the interpreter's lock, so that no other thread would run meanwhile.
+    with contextlib.suppress(OSError):  # it may have no name
+        socket.gethostbyaddr(address)
 
 
 def _macs() -> list[str]:
