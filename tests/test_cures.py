@@ -26,10 +26,12 @@ def targets():
     return {name for menu in menus for name in re.findall(r"^([a-z][a-z-]*):.*## ", menu, re.MULTILINE)}
 
 
-def knobs():
-    return set(
-        re.findall(r"^([A-Z][A-Z0-9_]*)=", (REPO / "env/defaults.env").read_text(encoding="utf-8"), re.MULTILINE)
+def readers():
+    """By knob the targets that read it, as its tag in env/defaults.env names them; `all` is every target."""
+    tags = re.findall(
+        r"^#: .*, for (.*)\n([A-Z][A-Z0-9_]*)=", (REPO / "env/defaults.env").read_text(encoding="utf-8"), re.MULTILINE
     )
+    return {knob: set(re.sub(r"\[[^]]*\]", "", tag).split()) for tag, knob in tags}
 
 
 def problem_of(command):
@@ -37,15 +39,18 @@ def problem_of(command):
     program, *words = command.split()
     if program != "make":
         return None if (REPO / program).is_file() else f"{program} is not there"
-    known = knobs()
+    known, menu = readers(), targets()
     if words[:2] == ["-C", "maintain"]:
-        words, known = words[2:], known | {"ARGS"}
+        words, known = words[2:], known | {"ARGS": {"all"}}
+    goals = {word for word in words if word in menu}
     for word in words:
         knob, _, value = word.partition("=")
         if value or word.endswith("="):
             if knob not in known:
                 return f"{knob} is no knob"
-        elif re.fullmatch(r"[a-z-]+", word) and word not in targets():
+            if known[knob].isdisjoint({*goals, "all"}):
+                return f"{knob} is not read by {' '.join(sorted(goals))}"
+        elif re.fullmatch(r"[a-z-]+", word) and word not in menu:
             return f"{word} is no target"
     return None
 
@@ -65,6 +70,7 @@ def test_each_command_that_a_message_names_can_be_typed():
         ("make verify ARGS=x", "ARGS is no knob"),
         ("make cleanup", "cleanup is no target"),
         ("make down FORSE=1", "FORSE is no knob"),
+        ("make snapshot DATASET=sums", "DATASET is not read by snapshot"),
         ("scripts/12_deps.sh", "scripts/12_deps.sh is not there"),
     ],
 )
