@@ -38,7 +38,7 @@ class HistoryPage:
 
     @cached_property
     def change_points(self) -> list[list[Change]]:
-        """Of all groups, in the order of time; the worst change of each is its first."""
+        """The changes of all groups, in the order of time; the worst change of each is its first."""
         return history.change_points(self.groups)
 
     @property

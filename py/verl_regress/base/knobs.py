@@ -17,7 +17,7 @@ class Knobs:
 
     @classmethod
     def parse(cls, text: str) -> "Knobs":
-        """Of the document. Raises BadInput for a value that is not text: bytes that are not UTF-8 arrive as halves of surrogate pairs."""
+        """Read the document. Raises BadInput for a value that is not text: bytes that are not UTF-8 arrive as halves of surrogate pairs."""
         known = {name: (value, origin) for name, (value, origin) in json.loads(text, strict=False).items()}
         for name, (value, origin) in known.items():
             try:
@@ -31,11 +31,11 @@ class Knobs:
         return self._known.get(name, ("", ""))[0]
 
     def is_on(self, name: str) -> bool:
-        """Of a boolean."""
+        """Whether a boolean is on."""
         return self[name] == "1"
 
     def number(self, name: str) -> int | None:
-        """Of a whole number; None if it is empty."""
+        """The value of a whole number; None if it is empty."""
         return int(self[name]) if self[name] else None
 
     def given(self, name: str) -> str | None:

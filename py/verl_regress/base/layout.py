@@ -126,7 +126,7 @@ class SharedRoot:
 
 
 def _open(path: Path, mode: int, group: int | None) -> None:
-    """Give what is this user's that mode and that group. Raises RegressError."""
+    """Set mode and group, if this user owns the path. Raises RegressError."""
     found = path.stat()
     if found.st_uid != os.getuid() or (stat.S_IMODE(found.st_mode) == mode and group in (None, found.st_gid)):
         return

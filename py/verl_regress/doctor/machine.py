@@ -74,7 +74,7 @@ def _read(path: str) -> str:
 
 
 def _see_limits(plan: ProbePlan, ours: Mapping[int, str]) -> None:
-    """Of Ray's raylet, from which a job inherits them, or of what we start there. Ray raises that of open files to the hard limit."""
+    """Check the limits of the raylet, which jobs inherit, or else of this process. Ray raises that of open files to the hard limit itself."""
     raylets = [pid for pid, command in ours.items() if _is_raylet(command)]
     text = _read(f"proc/{raylets[0] if raylets else 'self'}/limits")
     files = _OPEN_FILES if plan.knobs["PROFILE"] == "cpu" else _OPEN_FILES_ON_GPUS

@@ -78,7 +78,7 @@ def _see_alone(plan: ProbePlan, base: Path) -> None:
 
 
 def _meet(plan: ProbePlan) -> dict[str, Any]:
-    """Wait until each node has seen the file of each other one, on which that holds a lock. Raises OSError. Returns which nodes it `saw`,
+    """Wait until every node has seen every other node's locked file. Raises OSError. Returns which nodes it `saw`,
     and between which times it `looked`, by the clock that gives files their times. A file says how much its node's clock is ahead of that."""
     if not (plan.quick or any(_file(plan, peer, "lock").exists() for peer in plan.peers)):
         time.sleep(_LOOKED)

@@ -40,7 +40,7 @@ _PREFIX = re.compile(r"\(\S+ pid=\d+(?:, ip=[^)]+)?\) ?")  # Ray's, of the lines
 _BEGIN = re.compile(r"Traceback \(most recent call last\):$|.*\bray::[^\s(]+\(\) \(pid=\d+")
 _RAISED = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (.*))?$")
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+)')
-# Of all that ActorDiedError lists, the class is the part that readers know.
+# The class is the one part of what ActorDiedError lists that readers know.
 _ACTOR = re.compile(r"\.? class_name: (?:\S*\.)?(\w+)\b.*")
 # Exceptions that only wrap another one.
 _CARRIERS = ("SystemExit", "InstantiationException", "DatasetGenerationError", "RemoteTraceback")
@@ -180,7 +180,7 @@ def _first_to_fail(driver: dict[str, Any], records: Sequence[dict[str, Any]]) ->
 
 
 def _sent_through_ray(driver: Mapping[str, Any], others: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Of the processes through which the driver's exception came, the first, which has where it was raised; None if none is recorded."""
+    """The first of the processes through which the driver's exception came: it knows where it was raised. None if none is recorded."""
     received = next((_in_one_line(one) for one in driver["chain"] if one["came_from_ray"]), None)
     if received is None:
         return None

@@ -199,7 +199,7 @@ def _row(job: JobDir, known: Known, cluster: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Trained:
-    """Of an attempt: its last step; while it runs, how many there will be and the seconds since the last; what is wrong with its steps."""
+    """The training of an attempt: its last step; while it runs, how many there will be and the seconds since the last; what is wrong with its steps."""
 
     step: int | None = None
     total: int | None = None

@@ -285,7 +285,7 @@ def _bundles(done: Done, step: str) -> tuple[list[str], str]:
     problems = _ended(done, step) + [
         f"there is none of '{phase}'" for phase in ("submitted", "ended", "asked") if phase not in phases
     ]
-    # Of the earlier ones a source may have been late, because the job kept the node busy.
+    # A source of the earlier ones may have been late, because the job kept the node busy.
     last = max((name for name in bundles if name.endswith("-asked")), default=None)
     errors = bundles[last]["errors"] if last else {}
     problems += [f"{last} lacks {what}: {error}" for what, error in errors.items() if what != _LEFT_OUT]

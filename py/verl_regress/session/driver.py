@@ -127,7 +127,7 @@ class SessionDriver:
         return next(job for job in jobs if not (job.path.exists() and self._is_void(job)))
 
     def _is_void(self, job: JobDir) -> bool:
-        """The job is over and says nothing about the run. Of one that Ray cannot tell now, who follows it waits for Ray."""
+        """The job is over and says nothing about the run. If Ray does not answer, it is not void: whoever follows the job waits for Ray."""
         if self.session.read(f"lost-{job.submission_id}") is not None:
             return True
         try:

@@ -43,9 +43,11 @@ class Case:
         return bool(self.equal or self.equals)
 
     def most_runs(self, *, is_replayed: bool = False) -> int:
-        """The most runs that it can take: its pairs, A once more to see whether it repeats itself, and if it may, A perturbed; replayed, A once
-        more in each pair and a third time in the first, one step of A and of B with rollouts of their own, and `deterministic` counts for
-        nothing.
+        """The most runs that it can take:
+
+        - its pairs, A once more to see whether it repeats itself, and if it may, A perturbed;
+        - replayed: A once more in each pair, a third time in the first, and one step of A and of B with rollouts of their own;
+          `deterministic` counts for nothing.
         """
         if self.is_in_group:
             return 2

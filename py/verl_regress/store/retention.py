@@ -246,7 +246,7 @@ class _Survey:
         return is_owners and is_mine(attempt.path)
 
     def _is_over(self, attempt: JobDir, *, is_foreign: bool) -> bool:
-        """Of another cluster's job, our Ray knows nothing."""
+        """Has the attempt ended? Our Ray knows nothing of another cluster's job."""
         with suppress(*DAMAGED):  # a state of it is cut off, or another user closed it
             if is_foreign:
                 return attempt.read_state("ended") is not None

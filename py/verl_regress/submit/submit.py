@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     root = SharedRoot(args.shared_root)
     values = secret_files.read_values(sys.stdin.buffer) if args.secrets else {}
     request = read_request(args)
-    # Of this submission alone: a session or an export of the same knobs has no debugger, and the judge judges a session's runs.
+    # It counts for this submission alone: a session or an export of the same knobs has no debugger, and the judge judges a session's runs.
     said = replace(
         request.said,
         debugger=debugger_of(args.knobs),
@@ -196,7 +196,7 @@ def send(
     planned = with_hashes(_with_packages(_with_room(planned, up), up, is_allowed=knobs.is_on("ALLOW_MISMATCH")))
     job, cluster, origin = planned.job, planned.request.defaults.cluster, {**submitted_from(), "submitted_via": via}
     _make_directories(planned.job)
-    # Of whomever a server makes the owner of what we write (`root_squash`).
+    # What we write belongs to whomever a server makes its owner (`root_squash`).
     with tempfile.TemporaryFile(dir=job.state) as file:
         owners = {*trusted(), str(os.fstat(file.fileno()).st_uid)}
     planned = replace(planned, environment=planned.environment.with_owners(owners))
