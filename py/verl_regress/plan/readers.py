@@ -96,10 +96,12 @@ def _check_estimator(composed: Composed, workload: Workload) -> None:
         return
     has_critic = estimator == "gae" if enable is None else enable is True
     named = composed.named(key, estimator) if enable is None else composed.named("critic.enable", enable)
-    if has_critic and workload is WORKLOADS["grpo"]:
-        raise BadInput(f"{named} trains a critic, which WORKLOAD=grpo has not: write WORKLOAD=ppo, or leave it out.")
-    if not has_critic and workload is WORKLOADS["ppo"]:
-        raise BadInput(f"{named} trains no critic, which WORKLOAD=ppo is for: write WORKLOAD=grpo, or leave it out.")
+    if workload.has_critic in (None, has_critic):
+        return
+    own = next(name for name, each in WORKLOADS.items() if each is workload)
+    fitting = " or ".join(f"WORKLOAD={name}" for name, each in WORKLOADS.items() if each.has_critic is has_critic)
+    what = f"a critic, which WORKLOAD={own} has not" if has_critic else f"no critic, which WORKLOAD={own} is for"
+    raise BadInput(f"{named} trains {what}: write {fitting}, or leave it out.")
 
 
 def _check_metric(composed: Composed, source: Source) -> None:

@@ -23,7 +23,9 @@ class Workload:
     """One of verl's trainers: `python -m module key=value …`.
 
     `profile_keys` are the lists in the base config's trainer_overrides that apply to it, `seed_keys` what TRAIN_SEED sets, in any release,
-    and `model_keys` what names the model. `dataset_suffix` is appended to the knob DATASET. Its processes need `hooks` (py/hooks/) and `env_vars`.
+    and `model_keys` what names the model. `has_critic` says whether it trains one; None: its trainer has no such choice. With
+    `always_saves_last` the last step has a checkpoint even if `save_freq` asks for none. `dataset_suffix` is appended to the knob DATASET. Its
+    processes need `hooks` (py/hooks/) and `env_vars`.
     """
 
     module: str
@@ -33,6 +35,8 @@ class Workload:
     data_files: tuple[str, str]
     estimator: tuple[str, ...] = ()
     has_reward: bool = True
+    has_critic: bool | None = None
+    always_saves_last: bool = False
     dataset_suffix: str = ""
     samples_key: str = ""
     hooks: tuple[str, ...] = ()
@@ -79,6 +83,7 @@ _GRPO = Workload(
     (_ACTOR,),
     ("train.parquet", "test.parquet"),
     ("algorithm.adv_estimator=grpo",),
+    has_critic=False,
     # Where the trainer writes the prompts and answers of each step; in verl 0.7.1 to 0.9.1 and main at 1dda039b, V0 and V1.
     samples_key="trainer.rollout_data_dir",
     hooks=("transfer_queue_names",),
@@ -91,6 +96,7 @@ WORKLOADS: dict[str, Workload] = {
         seed_keys=(*_RL_SEEDS, *_CRITIC_SEEDS),
         model_keys=(_ACTOR, "critic.model.path"),
         estimator=("algorithm.adv_estimator=gae",),
+        has_critic=True,
         hooks=(*_GRPO.hooks, "critic_attention"),
     ),
     "grpo": _GRPO,
@@ -101,6 +107,7 @@ WORKLOADS: dict[str, Workload] = {
         ("model.path",),
         ("train.parquet", "val.parquet"),
         has_reward=False,
+        always_saves_last=True,  # verl 0.7.1 to 0.9.1
         dataset_suffix=SFT_SUFFIX,
         hooks=("sft_driver",),
         # At this level it prints how many steps it will take, as the other trainers do anyway.

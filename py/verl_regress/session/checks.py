@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_regress.jobs.checkpoints import step_of
+from verl_regress.plan.workloads import WORKLOADS
 from verl_regress.session import schedule, suites
 from verl_regress.session.suites import Suite
 from verl_regress.store.sessions import jobs_of
@@ -145,8 +146,8 @@ def _checkpoints(name: str, job: Any, _evidence: Evidence) -> Iterable[str]:
     every = _save_freq(job)
     if every is None:
         return
-    # verl keeps the last step too, if it saves at all; SFT always does (0.7.1 to 0.9.1).
-    keeps_last = every > 0 or job["plan"]["workload"] == "sft"
+    # verl keeps the last step too, if it saves at all (0.7.1 to 0.9.1).
+    keeps_last = every > 0 or WORKLOADS[job["plan"]["workload"]].always_saves_last
     wanted = {
         f"global_step_{step}"
         for step in job["steps"]
