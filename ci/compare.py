@@ -276,7 +276,7 @@ def _forget(runs: Path) -> None:
 
 
 def _export(repository: Path, side: Side) -> None:
-    """Write the files of its verl as a checkout has them: `git archive` leaves out and changes what attributes say (export-ignore)."""
+    """Write all files of its verl as committed: `git archive` leaves out and changes what attributes say (export-ignore, export-subst)."""
     side.code.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as ours:
         places = {"GIT_INDEX_FILE": f"{ours}/index", "GIT_WORK_TREE": str(side.code.absolute())}

@@ -72,7 +72,9 @@ environment::of_node() {
     for name in "${!ENV_OF_WORKERS[@]}"; do
       case $name in
         RAY_TMPDIR | TMPDIR) ;;
-        *_proxy | *_PROXY) printf 'export %s=%s\n' "$name" "${ENV_OF_WORKERS[$name]}" ;; # for environment::_past_proxies
+        http_proxy | https_proxy | all_proxy | no_proxy | HTTP_PROXY | HTTPS_PROXY | ALL_PROXY | NO_PROXY)
+          printf 'export %s=%s\n' "$name" "${ENV_OF_WORKERS[$name]}" # for environment::_past_proxies
+          ;;
         *) printf 'set -- %s=%s "$@"\n' "$name" "${ENV_OF_WORKERS[$name]}" ;;
       esac
     done
@@ -97,12 +99,20 @@ exec env "$@"\n' "${_ENVIRONMENT_TAKEN_THERE%|}" "${_ENVIRONMENT_OTHERS%|}"
 environment::_past_proxies() {
   local peers
   peers=$(transport::peers | paste -sd' ')
+  # All names at once, or one whose name server is silent would keep the others waiting; what is between $( and ) ends with the last one.
   # shellcheck disable=SC2016  # expanded on the node
-  printf 'if [ -n "$http_proxy$HTTP_PROXY$https_proxy$HTTPS_PROXY$all_proxy$ALL_PROXY" ] && no_proxy=${no_proxy:-$NO_PROXY} && [ "$no_proxy" != "*" ]; then
-  no_proxy=${no_proxy:+$no_proxy,}localhost,127.0.0.1,%s
-  for name in $(timeout 2 getent ahosts %s 2>/dev/null | cut -d " " -f 1 | sort -u); do
-    case ,$no_proxy, in *",$name,"*) ;; *) no_proxy=$no_proxy,$name ;; esac
-  done
-  export no_proxy NO_PROXY="$no_proxy"
-fi\n' "${peers// /,}" "$peers"
+  printf 'if [ -n "$http_proxy$HTTP_PROXY$https_proxy$HTTPS_PROXY$all_proxy$ALL_PROXY" ]; then
+  past="$no_proxy,$NO_PROXY"
+  case ,$past, in
+    *",*,"*) past="*" ;;
+    *)
+      addresses=$(for name in %s; do timeout 2 getent ahosts "$name" 2>/dev/null & done)
+      known=$(printf %%s "$past" | tr , " ") past=
+      for name in $known localhost 127.0.0.1 %s $(printf "%%s\n" "$addresses" | cut -d " " -f 1); do
+        case ,$past, in *",$name,"*) ;; *) past=${past:+$past,}$name ;; esac
+      done
+      ;;
+  esac
+  export no_proxy="$past" NO_PROXY="$past"
+fi\n' "$peers" "$peers"
 }

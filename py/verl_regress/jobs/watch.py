@@ -300,7 +300,7 @@ def summarise(job: JobDir, judgement: Judgement) -> None:
     say.info(f"outputs: {job.path}")
     sentence = f"{job.ray_id} {judgement.status.value} ({judgement.reason or 'no reason was given'})"
     if judgement.status is Status.SUCCEEDED:
-        _warn_of_its_steps(job)
+        _warn_of_steps(job)
         say.ok(sentence)
     else:
         say.error(f"{sentence}: read 'make logs JOB={job.ray_id}'.")
@@ -316,8 +316,8 @@ def _kept_checkpoints(job: JobDir) -> str:
     return f"no checkpoint any more ('make gc' removed them at {collected['time']})" if collected else "no checkpoint"
 
 
-def _warn_of_its_steps(job: JobDir) -> None:
-    """Print which steps a job that succeeded has not trained, and what makes those that it trained worth nothing."""
+def _warn_of_steps(job: JobDir) -> None:
+    """Warn of steps that a job which succeeded has not trained, and of trained steps that are worth nothing."""
     if (missing := shortfall.of_job(job)) is not None:
         say.warn(f"{job.ray_id} {missing.words}: {missing.cure}.")
     for words in conditions.of_job(job).values():

@@ -369,7 +369,8 @@ def _samples(request: Request, job: JobDir) -> list[Override]:
     """Where a run with TRAIN_SEED records what it samples, by which it is compared: in its own directory, or nowhere if the user says null."""
     key = request.workload.samples_key
     typed = [*request.spec.trainer_overrides, *(each.text for each in request.said.overrides)]
-    if not key or f"{key}=null" in (text.lstrip("+") for text in typed):
+    said = next((text for text in reversed(typed) if text.lstrip("+").startswith(f"{key}=")), "")
+    if not key or said.endswith("=null"):
         return []
     return [replace(each, fixed=True) for each in request.by_seed(job.samples, key)]
 

@@ -121,9 +121,11 @@ def check_call(root: SharedRoot, composed: Composed, code_path: Path, code: Mapp
     path = _checked_path(root, text)
     if path is None or (node := _defined(path, name)) is None:
         return
-    called = keywords_of_call(composed, code_path)
-    passed = dict.fromkeys((*called, *(composed.value(f"{NEW_REWARD}.reward_kwargs") or {})))
-    if called and not _takes(node.args, set(passed)):
+    called, more = keywords_of_call(composed, code_path), composed.value(f"{NEW_REWARD}.reward_kwargs")
+    if not called:
+        return
+    passed = dict.fromkeys((*called, *(more if isinstance(more, Mapping) else ())))
+    if not _takes(node.args, set(passed)):
         signature = shown(f"{node.name}({ast.unparse(node.args)})")
         raise BadInput(
             f"{_with_origin(path, key, composed)} defines {signature}, but verl {code['verl_version']} calls it with {', '.join(passed)} by name: "

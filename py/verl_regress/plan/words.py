@@ -232,7 +232,7 @@ def _closed(within: ast.AST, tree: ast.AST, name: str) -> Iterator[set[str]]:
 
 
 def _insisted_on(node: ast.AST, tree: ast.AST, name: str) -> set[str]:
-    """The words beyond which this statement raises; none for any other statement."""
+    """The words that this statement allows; none for any other statement."""
     match node:
         case ast.Assert(test=ast.Compare() as test) | (ast.AnnAssign() as test):
             return _words_of(test, name, tree)

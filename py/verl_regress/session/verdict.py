@@ -207,14 +207,14 @@ def wants(case: Case, evidence: Evidence) -> set[str]:
 
 
 def _lacks_repeat(verdict: Verdict, case: Case, evidence: Evidence) -> bool:
-    """For an open verdict on the case's training, as long as nothing says whether A repeats itself."""
+    """An open verdict on the case's training lacks it as long as nothing says whether A repeats itself."""
     if verdict.case != case.name or not verdict.is_open or verdict.deterministic is not None:
         return False
     return _deterministic(case, evidence) is None
 
 
 def _lacks_third_run(trainer: Verdict, case: Case, evidence: Evidence) -> bool:
-    """For a replayed case of which A's two runs differ, unless B is bit-equal to A or is known to differ.
+    """A replayed case whose two runs of A differ lacks it, unless B is bit-equal to A or is known to differ.
 
     The first one recorded, so only a third one tells how far two replays are apart.
     """
@@ -224,7 +224,7 @@ def _lacks_third_run(trainer: Verdict, case: Case, evidence: Evidence) -> bool:
 
 
 def _lacks_own_rollouts(verdict: Verdict, case: Case, evidence: Evidence) -> bool:
-    """For an open verdict on the rollouts that a replayed case samples itself: B's run, and if that differs, A's."""
+    """An open verdict on the rollouts that a replayed case samples itself lacks B's run, or if that differs, A's."""
     if verdict.case != case.part("rollout") or not verdict.is_open or verdict.deterministic is not None:
         return False
     return verdict.first is not None or not schedule.special_of(case, schedule.ROLLOUT, evidence, "B")

@@ -22,8 +22,8 @@ allocation::set_knobs() {
   allocation::set_own GCS_PORT
 }
 
-# allocation::set_own PORT: several Slurm jobs may share a host, a home and a checkout, so their clusters have names of their own, and the
-# knob PORT has a port of its own, unless the user chose one. It is above those of Ray's workers (10002 to 19999), below the kernel's (32768
+# allocation::set_own PORT: Slurm jobs and tasks of arrays may share a host, a home and a checkout, so the cluster has a name of its own, and
+# the knob PORT a port of its own, unless the user chose one. It is above those of Ray's workers (10002 to 19999), below the kernel's (32768
 # and above). A task of an array is a job with an id of its own.
 allocation::set_own() {
   local knob

@@ -50,7 +50,6 @@ devices::as_on_host() {
   mapfile -t lines
   output::read_lines ids devices::_of_job
   ((${#ids[@]} == ${#lines[@]})) || ids=()
-  ((${#ids[@]} == 0)) || ((ids[-1] >= ${#lines[@]})) || ids=() # it may see all of the host's
   for i in "${!ids[@]}"; do
     [[ ! ${lines[i]} =~ ^[0-9]+, ]] || lines[i]="${ids[i]},${lines[i]#*,}" # and not a message of nvidia-smi
   done

@@ -58,8 +58,7 @@ hosts::_take_line() {
   for word in "${@:4}"; do
     case $word in
       address=*)
-        [[ ${word#*=} =~ ^(${NODE_ADDRESS})$ ]] ||
-          cli::die 2 "'${word}' (${where}) is not an IP address: use the one by which the other hosts reach this host."
+        node::need_address "$word" "$where"
         _HOSTS_ADDRESS[$name]=${word#*=}
         ;;
       gpus=*) hosts::_take_gpus "$name" "${word#*=}" "$where" ;;

@@ -179,7 +179,7 @@ prereq::_enough_gpus() {
   if [[ -n $GPU_IDS ]]; then
     mapfile -t given < <(tr , '\n' <<<"$GPU_IDS" | sort -nu)
     ((${#given[@]} == WORKERS * GPUS_PER_WORKER && given[-1] <= ${3:-$(($2 - 1))})) ||
-      cli::die 2 "GPU_IDS=${GPU_IDS} (from ${ENV_ORIGIN[GPU_IDS]}) must name $((WORKERS * GPUS_PER_WORKER)) of this machine's $2 $1, from 0 on and each once: WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each."
+      cli::die 2 "GPU_IDS=${GPU_IDS} (from ${ENV_ORIGIN[GPU_IDS]}) must name $((WORKERS * GPUS_PER_WORKER)) of this machine's $2 $1, each once and none above ${3:-$(($2 - 1))}: WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each."
   fi
   ((WORKERS * GPUS_PER_WORKER <= $2)) ||
     cli::die 1 "This machine has $2 $1, but WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each are required (profile ${PROFILE}): lower one of the knobs."

@@ -20,8 +20,9 @@ ssh::_take_line() {
   for word in "${@:4}"; do
     if [[ $word =~ ^path=(/[A-Za-z0-9_./:+@-]*)$ ]]; then
       _SSH_PATH[$name]=${BASH_REMATCH[1]}
-    elif [[ $word =~ ^address=(${NODE_ADDRESS})$ ]]; then
-      _SSH_ADDRESS[$name]=${BASH_REMATCH[1]}
+    elif [[ $word == address=* ]]; then
+      node::need_address "$word" "$where"
+      _SSH_ADDRESS[$name]=${word#*=}
     else
       cli::die 2 "'${word}' (${where}) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it)."
     fi

@@ -126,15 +126,16 @@ keeps_nodes_from_proxies() {
   printf '#!/bin/sh\nshift\nfor name; do echo "10.1.1.1 STREAM $name"; done\n' >"${BATS_TEST_TMPDIR}/bin/getent"
   chmod +x "${BATS_TEST_TMPDIR}/bin/getent"
   [[ $(on node::exec "$NODE" env) != *no_proxy* ]]
-  printf '%s\0' HTTPS_PROXY=http://proxy.corp:3128 NO_PROXY=172.16.0.0/12 >"${BATS_TEST_TMPDIR}/profile"
+  printf '%s\0' HTTPS_PROXY=http://proxy.corp:3128 NO_PROXY=172.16.0.0/12 no_proxy=.image >"${BATS_TEST_TMPDIR}/profile"
   past=$(on node::exec "$NODE" printenv no_proxy)
-  [[ $past == 172.16.0.0/12,localhost,127.0.0.1,* ]] || fail "$past"
+  [[ $past == .image,172.16.0.0/12,localhost,127.0.0.1,* && $past != *,,* ]] || fail "$past"
   for word in "$2" "$3" 10.1.1.1; do [[ ,${past}, == *",${word},"* ]] || fail "${word} is not in: ${past}"; done
   [[ $(on node::exec "$NODE" printenv NO_PROXY) == "$past" ]]
   printf 'http_proxy=proxy.corp:3128\0no_proxy=*\0' >"${BATS_TEST_TMPDIR}/profile" # no proxy at all
   [[ $(on node::exec "$NODE" printenv no_proxy) == '*' ]]
   : >"${BATS_TEST_TMPDIR}/profile"
-  printf 'export %s\n' http_proxy=http://proxy.corp:3128 no_proxy=.corp >"${REPO}/env/local.env"
+  printf 'export %s\n' http_proxy=http://proxy.corp:3128 no_proxy=.corp RAY_grpc_enable_http_proxy=1 >"${REPO}/env/local.env"
+  [[ $(on node::exec "$NODE" printenv RAY_grpc_enable_http_proxy) == 1 ]]
   [[ $(on node::exec "$NODE" printenv no_proxy) == .corp,localhost,*",$2,"* ]]
 }
 

@@ -165,12 +165,12 @@ CASES
 # promise: takes `DRY_RUN=true` for a real run
 @test "a boolean is 1 or nothing from there on, however it was written" {
   for written in 1 true Yes ON; do
-    sandbox::run "WAIT=${written}" scripts/show.sh WAIT
-    assert_line "WAIT=<1> from the command line or environment"
+    sandbox::run "DRY_RUN=${written}" scripts/show.sh DRY_RUN
+    assert_line "DRY_RUN=<1> from the command line or environment"
   done
   for written in 0 false No OFF ''; do
-    sandbox::run "WAIT=${written}" scripts/show.sh WAIT
-    assert_line "WAIT=<> from the command line or environment"
+    sandbox::run "DRY_RUN=${written}" scripts/show.sh DRY_RUN
+    assert_line "DRY_RUN=<> from the command line or environment"
   done
 }
 

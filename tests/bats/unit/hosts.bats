@@ -7,6 +7,7 @@
 setup() {
   load ../test_helper
   sandbox::make
+  ln -sf "$(real_python)" "${BOX}/bin/python3" # it knows what an address of IPv6 is
   printf '%s\n' 'head ssh://me@10.0.0.1' 'worker-0 ssh://me@10.0.0.2:2222' >"${HERE}/env/hosts"
   cp -r "${REPO}"/docker-compose*.yaml "$HERE"
   stub_ssh
@@ -49,7 +50,7 @@ worker-0 ssh://-oProxyCommand=x|'ssh://-oProxyCommand=x' (line 2 of env/hosts) i
 worker-0 ssh://me@10.0.0.2 gpu=0|'gpu=0' (line 2 of env/hosts) is not a setting of a host: use address=IP (by which the other hosts reach it) or gpus=0,1,….
 worker-0 ssh://me@10.0.0.2 gpus=0-3|'gpus=0-3' (line 2 of env/hosts) is not usable: use ids of that host's GPUs, separated by commas, as in gpus=0,1,2,3.
 worker-0 ssh://me@10.0.0.2 gpus=0,1|'gpus=0,1' (line 2 of env/hosts) names 2 GPUs, but GPUS_PER_WORKER=4 (from env/defaults.env): name as many, or set GPUS_PER_WORKER.
-worker-0 ssh://me@10.0.0.2 address=gpu-0|'address=gpu-0' (line 2 of env/hosts) is not an IP address: use the one by which the other hosts reach this host.
+worker-0 ssh://me@10.0.0.2 address=gpu-0|'address=gpu-0' (line 2 of env/hosts) is no IP address that other machines can use: write the one by which they reach this one, without zeros in front of a number.
 worker-1 ssh://me@10.0.0.2|env/hosts (HOSTS_FILE) has no line 'worker-0 ssh://user@host': name the head, and its workers from worker-0 on, without a gap.
 #|env/hosts (HOSTS_FILE) has no line 'worker-0 ssh://user@host': name the head, and its workers from worker-0 on, without a gap.
 CASES

@@ -92,7 +92,7 @@ gpus() { sandbox::verb DEVICE_ROOT="${BOX}/dev" "$@" prereq::run prereq::gpus; }
   assert_status 0
   for ids in 0,1,3 0,1,3,4,5,5 3,4,5,6,7,8; do
     gpus PROFILE=gpu WORKERS=2 GPUS_PER_WORKER=3 GPU_IDS="$ids"
-    assert_error 2 "GPU_IDS=${ids} (from the command line or environment) must name 6 of this machine's 8 NVIDIA GPUs (nvidia-smi -L), from 0 on and each once: WORKERS=2 with GPUS_PER_WORKER=3 each."
+    assert_error 2 "GPU_IDS=${ids} (from the command line or environment) must name 6 of this machine's 8 NVIDIA GPUs (nvidia-smi -L), each once and none above 7: WORKERS=2 with GPUS_PER_WORKER=3 each."
   done
   # shellcheck disable=SC2016  # expanded when the stub runs
   engine_has mvp11 00000000000000aa /w head

@@ -8,6 +8,7 @@
 setup() {
   load ../test_helper
   sandbox::make
+  ln -sf "$(real_python)" "${BOX}/bin/python3" # it knows what an address of IPv6 is
   printf '%s\n' 'head me@10.0.0.1' 'worker-0 me@10.0.0.2' >"${HERE}/env/nodes"
   mkdir "${BATS_TEST_TMPDIR}/shared"
   stub_ssh
@@ -37,8 +38,10 @@ on_ssh() { sandbox::verb TRANSPORT=ssh SHARED_ROOT="${BATS_TEST_TMPDIR}/shared" 
 worker-0 -oProxyCommand=x|'-oProxyCommand=x' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
 worker-0 me@10.0.0.2;id|'me@10.0.0.2;id' (line 2 of env/nodes) is not a login: use user@host or user@host:port.
 worker-0 me@10.0.0.2 path=bin|'path=bin' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
-worker-0 me@10.0.0.2 address=10.0.0.010|'address=10.0.0.010' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
-worker-0 me@10.0.0.2 address=$(id)|'address=$(id)' (line 2 of env/nodes) is not a setting of a node: use path=/directory (before PATH there) or address=IP (by which the other nodes reach it).
+worker-0 me@10.0.0.2 address=10.0.0.010|'address=10.0.0.010' (line 2 of env/nodes) is no IP address that other machines can use: write the one by which they reach this one, without zeros in front of a number.
+worker-0 me@10.0.0.2 address=$(id)|'address=$(id)' (line 2 of env/nodes) is no IP address that other machines can use: write the one by which they reach this one, without zeros in front of a number.
+worker-0 me@10.0.0.2 address=1:2:3|'address=1:2:3' (line 2 of env/nodes) is no IP address that other machines can use: write the one by which they reach this one, without zeros in front of a number.
+worker-0 me@10.0.0.2 address=fe80::7|'address=fe80::7' (line 2 of env/nodes) is no IP address that other machines can use: write the one by which they reach this one, without zeros in front of a number.
 CASES
 }
 
