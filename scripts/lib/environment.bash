@@ -98,7 +98,7 @@ exec env "$@"\n' "${_ENVIRONMENT_TAKEN_THERE%|}" "${_ENVIRONMENT_OTHERS%|}"
 # profile, the engine's client (~/.docker/config.json) or env/local.env. Programs compare no_proxy with names and addresses as they are.
 environment::_past_proxies() {
   local peers
-  peers=$(transport::peers | paste -sd' ')
+  mapfile -t peers < <(transport::peers)
   # All names at once, or one whose name server is silent would keep the others waiting; what is between $( and ) ends with the last one.
   # shellcheck disable=SC2016  # expanded on the node
   printf 'if [ -n "$http_proxy$HTTP_PROXY$https_proxy$HTTPS_PROXY$all_proxy$ALL_PROXY" ]; then
@@ -114,5 +114,5 @@ environment::_past_proxies() {
       ;;
   esac
   export no_proxy="$past" NO_PROXY="$past"
-fi\n' "$peers" "$peers"
+fi\n' "${peers[*]}" "${peers[*]}"
 }

@@ -106,31 +106,23 @@ node::spawn() {
 # node::is_alive NODE: can we run a command there?
 node::is_alive() { transport::is_alive "$1"; }
 
-# node::is_address ADDRESS: Ray takes it from a list of nodes: IPv4 without zeros in front of a number, which Python refuses, or IPv6.
-node::is_address() {
-  local number='(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])'
-  if [[ $1 == *:* ]]; then node::_is_ipv6 "$1" True; else [[ $1 =~ ^${number}(\.${number}){3}$ ]]; fi
-}
-
 # node::need_address address=ADDRESS WHERE: ends the script unless other machines can use it; WHERE is the line that has it.
 node::need_address() {
-  { node::is_address "${1#*=}" && node::is_reachable "${1#*=}"; } ||
+  node::is_reachable "${1#*=}" ||
     cli::die 2 "'$1' ($2) is no IP address that other machines can use: write the one by which they reach this one, without zeros in front of a number."
 }
 
-# node::is_reachable ADDRESS: another machine can use it: it is not the loopback's, nor one that needs the name of an interface (IPv6).
+# node::is_reachable ADDRESS: other machines can use it: not the loopback's, nor an IPv6 one that needs the name of an interface. Ray asks
+# Python, which refuses IPv4 with zeros in front of a number.
 node::is_reachable() {
+  local number='(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])'
   if [[ $1 == *:* ]]; then
-    node::_is_ipv6 "$1" 'not (address.is_loopback or address.is_unspecified or address.is_link_local)'
+    [[ $1 != *%* ]] && python3 -Ic 'import ipaddress, sys
+address = ipaddress.IPv6Address(sys.argv[1])
+sys.exit(address.is_loopback or address.is_unspecified or address.is_link_local)' "$1" 2>/dev/null
   else
-    [[ -n $1 && ! $1 =~ ^(127|0)\. ]]
+    [[ $1 =~ ^${number}(\.${number}){3}$ && ! $1 =~ ^(127|0)\. ]]
   fi
-}
-
-# node::_is_ipv6 ADDRESS CONDITION: it is an address of IPv6, and Python's `address` meets the condition.
-node::_is_ipv6() {
-  [[ $1 != *%* ]] &&
-    python3 -Ic "import ipaddress, sys; address = ipaddress.IPv6Address(sys.argv[1]); sys.exit(not ($2))" "$1" 2>/dev/null
 }
 
 # node::address NODE: the IP that the other nodes use to reach it.

@@ -40,7 +40,9 @@ def remembered(pairs=6, seed=1, leak_a=0.0, **of_b):
 def constant(run, *sizes):
     """The run with one process that has each of these sizes for ten seconds."""
     times = tuple(1e6 + at for at in range(10 * len(sizes)))
-    return dataclasses.replace(run, memory=Memory(((ProcessMemory("x", times, tuple(sizes[at // 10] for at in range(len(times)))),),)))  # fmt: skip
+    return dataclasses.replace(
+        run, memory=Memory(((ProcessMemory("x", times, tuple(sizes[at // 10] for at in range(len(times)))),),))
+    )
 
 
 @pytest.mark.parametrize(

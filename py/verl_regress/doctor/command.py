@@ -102,7 +102,7 @@ def _judge(plan: ProbePlan, groups: Mapping[str, ModuleType], lines: Sequence[st
     heard = _hear(lines)
     records = [
         _record(check, seen)
-        for check, facts in _asked(heard, plan, groups, is_gate=is_gate)
+        for check, facts in _checks_to_judge(heard, plan, groups, is_gate=is_gate)
         for seen in _said(check, facts, heard, plan)
     ]
     alarms = [one for one in records if one["status"] == ALARM]
@@ -143,7 +143,7 @@ def _hear(lines: Iterable[str]) -> _Heard:
     return heard
 
 
-def _asked(
+def _checks_to_judge(
     heard: _Heard, plan: ProbePlan, groups: Mapping[str, ModuleType], *, is_gate: bool
 ) -> Iterator[tuple[DoctorCheck, Mapping[str, Facts]]]:
     """Each check to judge, with the facts of the nodes that it is about."""

@@ -94,7 +94,7 @@ def _meet(plan: ProbePlan) -> dict[str, Any]:
         _lock(held)
         new.replace(mine)
         while time.monotonic() < end:
-            saw |= {peer for peer in {*plan.peers} - saw if _find(plan, peer, ahead)}
+            saw |= {peer for peer in {*plan.peers} - saw if _meet_peer(plan, peer, ahead)}
             if len(saw) == len(plan.peers):
                 mine.with_suffix(".saw").touch()
                 if _all_saw(plan):
@@ -104,7 +104,7 @@ def _meet(plan: ProbePlan) -> dict[str, Any]:
     return {"saw": [*saw], "looked": [began, time.time() - ahead]}
 
 
-def _find(plan: ProbePlan, peer: str, ahead: float) -> bool:
+def _meet_peer(plan: ProbePlan, peer: str, ahead: float) -> bool:
     """Is the peer's file there? If so, check its lock and its clock; this node's clock is `ahead` of the one that gives files their times."""
     try:
         theirs = _file(plan, peer, "lock").open()

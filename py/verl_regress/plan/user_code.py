@@ -62,7 +62,8 @@ def named_in(
     `places` are where the job imports from, the snapshot and the folders of PYTHONPATH; not `is_whole` says that it has others, which only
     the nodes have.
     """
-    for one in (one for one in read if one.key.endswith(_NAMES_CLASSES) and _is_file(root, one.path)):
+    naming = [one for one in read if one.key.endswith(_NAMES_CLASSES) and _is_file(root, one.path)]
+    for one in naming:
         for key, text in _texts(one.path):
             named, path = f"{key}={shown(text)}", Path(text)
             if path.is_absolute() and _is_file(root, path):

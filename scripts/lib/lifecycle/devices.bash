@@ -109,7 +109,7 @@ devices::_id() {
   elif [[ $1 =~ ^([0-9]{1,3})-([0-9]{1,3})$ ]]; then
     seq "$((10#${BASH_REMATCH[1]}))" "$((10#${BASH_REMATCH[2]}))"
   elif [[ $PROFILE == gpu && $1 == GPU-* ]]; then
-    output::read_lines gpus prereq::_nvidia --query-gpu=index,uuid,mig.mode.current
+    output::read_lines gpus prereq::_query_gpus index,uuid,mig.mode.current
     for line in "${gpus[@]}"; do
       [[ $line != *", $1, "* ]] || { printf '%s\n' "${line%%,*}" && return; }
       [[ $line != *", $1"* ]] || found+=("${line%%,*}")

@@ -156,7 +156,7 @@ prereq::gpus() {
   case $PROFILE in
     gpu)
       prereq::try prereq::_enough_gpus 'NVIDIA GPUs (nvidia-smi -L)' "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)" \
-        "$(prereq::_nvidia --query-gpu=index,uuid | sed -nE 's/^([0-9]+),.*/\1/p' | tail -n 1)"
+        "$(prereq::_query_gpus index,uuid | sed -nE 's/^([0-9]+),.*/\1/p' | tail -n 1)"
       ((PREREQ_FAILED > 0)) || prereq::_nvidia_gpus
       prereq::try prereq::_nvidia_engine
       ;;
@@ -175,11 +175,11 @@ prereq::gpus() {
 
 # prereq::_enough_gpus WHAT COUNT [HIGHEST]: HIGHEST is the last id, where the ids may not follow each other from 0 on.
 prereq::_enough_gpus() {
-  local given=()
+  local highest=${3:-$(($2 - 1))} given=()
   if [[ -n $GPU_IDS ]]; then
     mapfile -t given < <(tr , '\n' <<<"$GPU_IDS" | sort -nu)
-    ((${#given[@]} == WORKERS * GPUS_PER_WORKER && given[-1] <= ${3:-$(($2 - 1))})) ||
-      cli::die 2 "GPU_IDS=${GPU_IDS} (from ${ENV_ORIGIN[GPU_IDS]}) must name $((WORKERS * GPUS_PER_WORKER)) of this machine's $2 $1, each once and none above ${3:-$(($2 - 1))}: WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each."
+    ((${#given[@]} == WORKERS * GPUS_PER_WORKER && given[-1] <= highest)) ||
+      cli::die 2 "GPU_IDS=${GPU_IDS} (from ${ENV_ORIGIN[GPU_IDS]}) must name $((WORKERS * GPUS_PER_WORKER)) of this machine's $2 $1, each once and none above ${highest}: WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each."
   fi
   ((WORKERS * GPUS_PER_WORKER <= $2)) ||
     cli::die 1 "This machine has $2 $1, but WORKERS=${WORKERS} with GPUS_PER_WORKER=${GPUS_PER_WORKER} each are required (profile ${PROFILE}): lower one of the knobs."
@@ -208,7 +208,7 @@ prereq::_nvidia_runtime() {
 prereq::_nvidia_gpus() {
   local gpus=() used=() free=() line index driver name type='' wanted cure checked=0
   wanted=$(compose::list_gpus | paste -sd,)
-  output::read_lines gpus prereq::_nvidia --query-gpu=index,uuid,driver_version,mig.mode.current,name
+  output::read_lines gpus prereq::_query_gpus index,uuid,driver_version,mig.mode.current,name
   output::read_lines used prereq::_gpu_processes
   output::read_lines free prereq::free_gpus
   cure='end it, wait for it, or share the GPU with FORCE=1'
@@ -253,7 +253,7 @@ prereq::_nvidia_gpu() {
 prereq::free_gpus() {
   local used
   used=$([[ $FORCE == 1 ]] || prereq::_gpu_processes | paste -sd' ')
-  prereq::_nvidia --query-gpu=index,uuid,mig.mode.current |
+  prereq::_query_gpus index,uuid,mig.mode.current |
     awk -F ', ' -v used=" ${used}" '$1 ~ /^[0-9]+$/ && $3 != "Enabled" && !index(used, " " $2 ", ") { print $1 }' | devices::only
 }
 
@@ -263,13 +263,10 @@ prereq::_gpu_processes() {
     sed -E '/[ /]nvidia-cuda-mps-server$/d; s/^([^,]*, [^,]*).*/\1/'
 }
 
-prereq::_nvidia() {
-  if [[ $1 == --query-gpu=index,* ]]; then
-    { nvidia-smi "$@" --format=csv,noheader 2>/dev/null || true; } | devices::as_on_host
-  else
-    nvidia-smi "$@" --format=csv,noheader 2>/dev/null || true
-  fi
-}
+# prereq::_query_gpus index,FIELD...: a line for each GPU, with the host's id of it.
+prereq::_query_gpus() { prereq::_nvidia --query-gpu="$1" | devices::as_on_host; }
+
+prereq::_nvidia() { nvidia-smi "$@" --format=csv,noheader 2>/dev/null || true; }
 
 # prereq::_driver: what the profile's compose file mounts of this machine's driver is here.
 prereq::_driver() {

@@ -117,7 +117,7 @@ transport::_need() {
   _TRANSPORT_SEEN[$1]=1
 }
 
-# transport::peers: the names of the nodes, and the addresses of those that run.
+# transport::peers: the names of the nodes, and the addresses of the running ones.
 transport::peers() {
   local nodes
   mapfile -t nodes < <(node::list)
