@@ -12,7 +12,7 @@ from verl_regress.base.errors import BadInput, Refusals
 from verl_regress.plan import data_files
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.overrides import Override
-from verl_regress.plan.workloads import WORKLOADS
+from verl_regress.base.workloads import WORKLOADS
 
 MANAGER = """\
 class NaiveRewardManager:

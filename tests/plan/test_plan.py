@@ -13,7 +13,7 @@ from verl_regress.plan import plan
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.overrides import Override
 from verl_regress.plan.request import Attempt, CommandLine, Defaults, Request
-from verl_regress.plan.workloads import WORKLOADS
+from verl_regress.base.workloads import WORKLOADS
 
 HELPER = str(layout.HELPER_DIR)
 

@@ -22,7 +22,7 @@ from verl_regress.plan.compose import Composed
 from verl_regress.plan.devices import Devices
 from verl_regress.plan.overrides import Override, merge, of_profile, of_shape
 from verl_regress.plan.request import CommandLine, Defaults, Request
-from verl_regress.plan.workloads import WORKLOADS
+from verl_regress.base.workloads import WORKLOADS
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from verl_regress.plan.request import Request
 from verl_regress.plan.source import Source
 from verl_regress.plan.steps import Steps, steps_of
 from verl_regress.plan.values import need_no_shell
-from verl_regress.plan.workloads import JobPaths
+from verl_regress.base.workloads import JobPaths
 from verl_regress.store import snapshot
 
 _MOST_BYTES = 126_976  # MAX_ARG_STRLEN, less what Ray (2.60) writes around all env_vars: beyond it a job stays PENDING
