@@ -9,13 +9,23 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from verl_rehearsal import report
 from verl_rehearsal.errors import RehearsalError
 
-TRAINERS = {"ppo": "verl.trainer.main_ppo", "grpo": "verl.trainer.main_ppo", "sft": "verl.trainer.sft_trainer_ray"}
+
+@dataclass(frozen=True)
+class RehearsedTrainer:
+    """One of verl's trainers: its module, its overrides, the key of its model, and how the names of its data files begin."""
+
+    module: str
+    overrides: tuple[str, ...]
+    model_key: str = "actor_rollout_ref.model.path"
+    data_prefix: str = ""
+
 
 # With ? an override is left out where this verl's config lacks its key, with ! nothing may change it.
 _RL = (
@@ -52,44 +62,47 @@ _RL = (
     "actor_rollout_ref.rollout.agent.num_workers=1",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
 )
-OVERRIDES = {
-    "ppo": (
-        *_RL,
-        "algorithm.adv_estimator=gae",
-        "critic.strategy=${oc.select:critic.fsdp.strategy,fsdp}",
-        "critic.model.path=${actor_rollout_ref.model.path}-critic",
-        "critic.model.use_remove_padding=True",
-        "+critic.model.override_config.attn_implementation=sdpa",
-        "?critic.model.fsdp_config.strategy=fsdp2",
-        "?critic.fsdp.strategy=fsdp2",
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",  # of a rank's mini-batch of 4: gradients are accumulated
-        "critic.ppo_micro_batch_size_per_gpu=2",
-        "?++critic.fsdp.use_dynamic_bsz=False",  # without these three verl (0.7.0 to 0.9.1) does not use that size
-        "?++critic.fsdp.micro_batch_size_per_gpu=2",
-        "?++critic.fsdp.infer_micro_batch_size_per_gpu=4",
-    ),
-    "grpo": (
-        *_RL,
-        "algorithm.adv_estimator=grpo",
-        "data.train_batch_size=8",
-        "actor_rollout_ref.rollout.n=4",
-        "actor_rollout_ref.actor.use_kl_loss=True",
-    ),
-    "sft": (
-        "!trainer.device=cpu",
-        "trainer.nnodes=1",
-        "trainer.n_gpus_per_node=2",
-        "trainer.total_training_steps=10",
-        "data.train_batch_size=16",
-        "data.micro_batch_size_per_gpu=8",
-        "data.max_length=96",
-        "data.use_dynamic_bsz=False",
-        "model.use_remove_padding=True",
-        "+model.override_config.attn_implementation=sdpa",
-        "!engine.strategy=fsdp2",
-        "engine.use_torch_compile=False",
-        "optim.lr=1e-4",
-    ),
+_PPO = (
+    *_RL,
+    "algorithm.adv_estimator=gae",
+    "critic.strategy=${oc.select:critic.fsdp.strategy,fsdp}",
+    "critic.model.path=${actor_rollout_ref.model.path}-critic",
+    "critic.model.use_remove_padding=True",
+    "+critic.model.override_config.attn_implementation=sdpa",
+    "?critic.model.fsdp_config.strategy=fsdp2",
+    "?critic.fsdp.strategy=fsdp2",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",  # of a rank's mini-batch of 4: gradients are accumulated
+    "critic.ppo_micro_batch_size_per_gpu=2",
+    "?++critic.fsdp.use_dynamic_bsz=False",  # without these three verl (0.7.0 to 0.9.1) does not use that size
+    "?++critic.fsdp.micro_batch_size_per_gpu=2",
+    "?++critic.fsdp.infer_micro_batch_size_per_gpu=4",
+)
+_GRPO = (
+    *_RL,
+    "algorithm.adv_estimator=grpo",
+    "data.train_batch_size=8",
+    "actor_rollout_ref.rollout.n=4",
+    "actor_rollout_ref.actor.use_kl_loss=True",
+)
+_SFT = (
+    "!trainer.device=cpu",
+    "trainer.nnodes=1",
+    "trainer.n_gpus_per_node=2",
+    "trainer.total_training_steps=10",
+    "data.train_batch_size=16",
+    "data.micro_batch_size_per_gpu=8",
+    "data.max_length=96",
+    "data.use_dynamic_bsz=False",
+    "model.use_remove_padding=True",
+    "+model.override_config.attn_implementation=sdpa",
+    "!engine.strategy=fsdp2",
+    "engine.use_torch_compile=False",
+    "optim.lr=1e-4",
+)
+TRAINERS = {
+    "ppo": RehearsedTrainer("verl.trainer.main_ppo", _PPO),
+    "grpo": RehearsedTrainer("verl.trainer.main_ppo", _GRPO),
+    "sft": RehearsedTrainer("verl.trainer.sft_trainer_ray", _SFT, model_key="model.path", data_prefix="sft_"),
 }
 _ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",  # compiling costs more than it saves on a tiny model, and needs a C++ compiler
@@ -108,23 +121,23 @@ def command(workload: str, run: Path, model: Path, data: Path, overrides: Sequen
             raise RehearsalError(
                 f"{need} does not exist: make it with 'python -m verl_rehearsal {made_by} {need.parent}'."
             )
-    prefix, model_key = ("sft_", "model.path") if workload == "sft" else ("", "actor_rollout_ref.model.path")
+    trainer = TRAINERS[workload]
     own = [
-        f"data.train_files={data.absolute()}/{prefix}train.parquet",
-        f"data.val_files={data.absolute()}/{prefix}test.parquet",
-        f"{model_key}={model.absolute()}",
+        f"data.train_files={data.absolute()}/{trainer.data_prefix}train.parquet",
+        f"data.val_files={data.absolute()}/{trainer.data_prefix}test.parquet",
+        f"{trainer.model_key}={model.absolute()}",
         f"trainer.default_local_dir={run.absolute()}/checkpoints",
         f"hydra.run.dir={run.absolute()}/hydra",
         "trainer.logger=[console,file]",
     ]
-    ours = [*_known(OVERRIDES[workload]), *own]
-    fixed = {_key(each) for each in OVERRIDES[workload] if each.startswith("!")}
+    ours = [*_known(trainer.overrides), *own]
+    fixed = {_key(each) for each in trainer.overrides if each.startswith("!")}
     for override in overrides:
         if _key(override) in fixed:
             raise RehearsalError(f"{override} is not possible in a rehearsal, which trains on CPUs: leave it out.")
     given = {_key(each) for each in overrides}
     last = {_key(each): each for each in ours if _key(each) not in given}  # of two, as of GRPO's batch size
-    return [sys.executable, "-m", TRAINERS[workload], *last.values(), *overrides]
+    return [sys.executable, "-m", trainer.module, *last.values(), *overrides]
 
 
 def start(argv: list[str], run: Path) -> None:

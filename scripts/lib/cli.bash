@@ -81,28 +81,10 @@ cli::_check_make() {
     knob::refuse_name "$word" "on make's command line"
   fi
   read -r word _ <<<"$MAKE_UNKNOWN_GOALS"
-  nearest=$(cli::_instead_of "$word")
-  [[ -z $nearest ]] || cli::die 2 "'${word}' is no longer a target of make: run '${nearest}'."
   mapfile -t names < <(sed -nE 's/^([a-z][a-z-]*):.*## .*/\1/p' "${REPO_DIR}/Makefile")
   nearest=$(spelling::nearest "$word" "${names[@]}")
   [[ -z $nearest ]] || use=Use
   cli::die 2 "'$(cli::shown "$word")' is not a target of make: ${nearest:+did you mean ${nearest}? }${use} one of those that 'make' lists."
-}
-
-# cli::_instead_of TARGET: the command that replaces a target that went.
-cli::_instead_of() {
-  case $1 in
-    ppo | grpo | sft) printf 'make submit WORKLOAD=%s' "$1" ;;
-    submit-cli) printf 'scripts/43_submit_jobspec.sh' ;;
-    deps) printf 'scripts/12_install_py_deps.sh' ;;
-    cleanup-legacy) printf 'scripts/03_cleanup_v1_legacy.sh' ;;
-    bench | calibrate | releases) printf 'make -C maintain %s' "$1" ;;
-    lint) printf 'scripts/dev/lint.sh' ;;
-    check-specs) printf 'scripts/dev/specs.sh' ;;
-    test-slow) printf 'scripts/dev/test.sh unit-slow py-slow' ;;
-    test-container) printf 'scripts/dev/test.sh container' ;;
-    test-faults | test-faults-full) printf 'scripts/dev/test.sh faults' ;;
-  esac
 }
 
 # cli::help: the comment block at the top of the script is its manual; it is written once and printed from there.

@@ -5,25 +5,6 @@ declare -ga KNOB_NAMES=()
 declare -gA KNOB_TYPE=() KNOB_DEFAULT=()
 # The targets of make that read each knob, and by "TARGET KNOB" what to do instead where one of them is not that.
 declare -gA KNOB_READERS=() KNOB_INSTEAD=()
-# Knobs of earlier versions, and what to do instead. One that nothing replaces is here only if its name resembles another.
-declare -grA KNOB_GONE=(
-  [ADOPT]='run make down in the checkout that has the cluster'
-  [BATCH_ACCOUNT]='use BATCH_OPTIONS=--account=…'
-  [BATCH_CPUS]='use BATCH_OPTIONS=--cpus-per-task=…'
-  [BATCH_GPUS]='use BATCH_OPTIONS=--gpus-per-node=…'
-  [BENCH_ROWS]='use make -C maintain bench ARGS=…'
-  [DEBUGGER_PORT]='the ports are 5678 and the next ones'
-  [GCS_TIMEOUT]='leave it out'
-  [IMAGE_PULL_TIMEOUT]='leave it out'
-  [LEGACY]='use DEBUGGER=1'
-  [METRIC]='the verdict on each commit decides (make logs takes METRICS=1)'
-  [OPEN]='run the line that make tunnel prints'
-  [RELEASES]='use make -C maintain releases ARGS=…'
-  [STEP]='the verdict on each commit decides'
-  [STOP_TIMEOUT]='leave it out'
-  [TUNNEL_PORT]='edit the line that make tunnel prints'
-  [TUNNEL_VIA]='add -J HOST to the line that make tunnel prints'
-)
 
 # knob::read: reads env/defaults.env: above each KEY=DEFAULT is its tag, "#: TYPE[, typed], for TARGET...", and above that may be lines
 # "#- TARGET...: what to do instead". The Makefile reads ", typed".
@@ -59,7 +40,6 @@ knob::_read_instead() {
 # knob::refuse_name NAME WHERE: for a name that is not a knob.
 knob::refuse_name() {
   local nearest use=use
-  [[ ! -v KNOB_GONE[$1] ]] || cli::die 2 "$1 ($2) is no longer a knob: ${KNOB_GONE[$1]}."
   [[ $(<"${REPO_DIR}/env/rocm.env") != *$'\n'"export $1="* ]] ||
     cli::die 2 "$1 ($2) is no longer a knob: the workers get it from a line 'export $1=…' in env/local.env."
   nearest=$(spelling::nearest "$1" "${KNOB_NAMES[@]}")

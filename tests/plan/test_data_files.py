@@ -9,10 +9,10 @@ from fake_pyarrow import CONVERSATION, parquet
 from shared_fixtures import write
 
 from verl_regress.base.errors import BadInput, Refusals
+from verl_regress.base.workloads import WORKLOADS
 from verl_regress.plan import data_files
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.overrides import Override
-from verl_regress.base.workloads import WORKLOADS
 
 MANAGER = """\
 class NaiveRewardManager:

@@ -9,11 +9,11 @@ from verl_regress.base.errors import BadInput
 from verl_regress.base.jobspec import BaseConfig, JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
+from verl_regress.base.workloads import WORKLOADS
 from verl_regress.plan import plan
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.overrides import Override
 from verl_regress.plan.request import Attempt, CommandLine, Defaults, Request
-from verl_regress.base.workloads import WORKLOADS
 
 HELPER = str(layout.HELPER_DIR)
 

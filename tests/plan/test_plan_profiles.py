@@ -17,12 +17,12 @@ from verl_regress.base import documents, layout
 from verl_regress.base.errors import BadInput, Refusals
 from verl_regress.base.jobspec import BaseConfig, JobSpec
 from verl_regress.base.owner import Owner
+from verl_regress.base.workloads import WORKLOADS
 from verl_regress.plan import plan
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.devices import Devices
 from verl_regress.plan.overrides import Override, merge, of_profile, of_shape
 from verl_regress.plan.request import CommandLine, Defaults, Request
-from verl_regress.base.workloads import WORKLOADS
 
 pytestmark = pytest.mark.slow
 

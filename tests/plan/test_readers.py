@@ -5,12 +5,12 @@ import yaml
 from shared_fixtures import write
 
 from verl_regress.base.errors import BadInput, Refusals
+from verl_regress.base.workloads import WORKLOADS
 from verl_regress.plan import needs, readers, sizes
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.environment import Environment
 from verl_regress.plan.overrides import DETERMINISTIC, Override
 from verl_regress.plan.source import Source
-from verl_regress.base.workloads import WORKLOADS
 
 FILES = {
     "trainer/main_ppo.py": "from verl.trainer.ppo.v1 import get\nfrom verl.trainer.main_ppo_v0 import TaskRunner\nconfig.trainer.v1.trainer_mode\n",

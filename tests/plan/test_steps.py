@@ -4,10 +4,10 @@ import pytest
 from shared_fixtures import write
 
 from verl_regress.base.files import value_at
+from verl_regress.base.workloads import WORKLOADS
 from verl_regress.jobs.shortfall import FROM_WITHIN
 from verl_regress.plan import steps
 from verl_regress.plan.compose import CONFIG
-from verl_regress.base.workloads import WORKLOADS
 
 # Where each release restores the data: at the end of an epoch, too; only within one; or with a loop that begins the data again.
 ALWAYS = "class A:\n  def load(self):\n    self.train_dataloader.load_state_dict(state)\n"

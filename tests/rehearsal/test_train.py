@@ -71,7 +71,7 @@ def test_a_cluster_of_the_profile_cpu_trains_with_the_same_overrides(workload, g
         return {key: each for key, each in found.items() if key not in _OF_A_CLUSTER | _OF_A_PLAN}
 
     theirs = [of_shape(each, 2, 1) for group in groups for each in profile["trainer_overrides"][group]]
-    assert by_key(train.OVERRIDES[workload]) == by_key(theirs)
+    assert by_key(train.TRAINERS[workload].overrides) == by_key(theirs)
 
 
 @pytest.mark.parametrize(

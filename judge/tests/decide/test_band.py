@@ -7,7 +7,7 @@ from verdict_runs import generator
 
 from verl_verdict.decide import band, outliers
 from verl_verdict.read import metrics
-from verl_verdict.read.metrics import DECISIVE, Decisive
+from verl_verdict.read.metrics import WORKLOADS, Decisive
 from verl_verdict.read.records import Run
 
 METRIC = "loss"
@@ -99,7 +99,7 @@ def test_many_metrics_steps_and_runs_take_one_fit_for_each_run_and_metric(monkey
     names = [f"val-core/{at}" for at in range(50)]
     courses = [dict(enumerate(generator(at).normal(size=200).tolist())) for at in range(32)]
     sides = [Run(f"r{at}", dict.fromkeys(names, each)) for at, each in enumerate(courses)]
-    assert outliers.find(sides[:16], sides[16:], "ppo", DECISIVE["ppo"]) == []
+    assert outliers.find(sides[:16], sides[16:], "ppo", WORKLOADS["ppo"].decisive) == []
     assert fits.count((15, 200)) == 16 * 50
     assert fits.count((16, 200)) == 50
     assert len(fits) == 17 * 50

@@ -8,7 +8,7 @@ from verdict_runs import edit, generator, session
 from verl_verdict.decide import judge, outliers
 from verl_verdict.decide.verdicts import Word
 from verl_verdict.read.comparable import REPLAY
-from verl_verdict.read.metrics import DECISIVE
+from verl_verdict.read.metrics import WORKLOADS
 from verl_verdict.read.records import Run
 
 SCORE, GRADIENT, ENTROPY = "critic/score/mean", "actor/grad_norm", "actor/entropy"
@@ -72,7 +72,7 @@ def test_with_replay_a_mismatch_has_no_bad_side_after_the_first_update(facts, si
     """As for the statistics: later B's weights are not those that sampled."""
     a, b = ([dataclasses.replace(run, facts=facts) for run in runs] for runs in session(generator(1), 6, steps=30))
     b = [edit(run, MISMATCH, {12: 5.0}) for run in b]
-    (found,) = outliers.find(a, b, "ppo", DECISIVE["ppo"])
+    (found,) = outliers.find(a, b, "ppo", WORKLOADS["ppo"].decisive)
     assert (found.metric, found.step, found.is_far, found.side) == (MISMATCH, 12, False, side)
     assert judge.case(a, b).word is word
 
@@ -84,9 +84,9 @@ def test_better_values_make_nothing_worse():
     for name in (SCORE, "critic/rewards/mean"):
         a = [edit(run, name, lambda step, _: 0.02 + rng.normal() * 1e-3) for run in a]
         b = [edit(run, name, lambda step, _: 0.4 + rng.normal() * 1e-3) for run in b]
-    assert [(each.metric, each.side) for each in outliers.find(a, b, "ppo", DECISIVE["ppo"])] == [(SCORE, 1)]
+    assert [(each.metric, each.side) for each in outliers.find(a, b, "ppo", WORKLOADS["ppo"].decisive)] == [(SCORE, 1)]
     assert judge.case(a, b).word is Word.IMPROVED
-    assert [(each.metric, each.side) for each in outliers.find(b, a, "ppo", DECISIVE["ppo"])] == [(SCORE, -1)]
+    assert [(each.metric, each.side) for each in outliers.find(b, a, "ppo", WORKLOADS["ppo"].decisive)] == [(SCORE, -1)]
 
 
 @pytest.mark.parametrize(("value", "word"), [(20.0, Word.REGRESSED), (3.0, Word.CHANGED)])
@@ -101,7 +101,7 @@ def test_where_a_repeats_itself_such_a_size_is_a_regression(value, word):
 def found_in(*values, of_a=((1.0, 1.1, 0.9),), metric="actor/lr"):
     """The outliers of a run of B with these values against runs of A with those."""
     a, b = ([Run("r", {metric: dict(enumerate(each, start=1))}) for each in side] for side in (of_a, [values]))
-    return outliers.find(a, b, "ppo", DECISIVE["ppo"])
+    return outliers.find(a, b, "ppo", WORKLOADS["ppo"].decisive)
 
 
 def test_what_is_no_outlier():
@@ -119,5 +119,5 @@ def test_runs_of_other_lengths_and_a_metric_in_half_of_the_runs():
     assert [each.step for each in found_in(1.0, 1.0, 1.0, 1.0, 99.0)] == [5]
     a = [Run("a1", {GRADIENT: {1: 1.0}, "actor/lr": {1: 1.0}}), Run("a2", {GRADIENT: {1: 1.2}})]
     b = [Run("b1", {GRADIENT: {1: 1.1}, "actor/lr": {1: 99.0}}), Run("b2", {GRADIENT: {1: 1.1}})]
-    (only,) = outliers.find(a, b, "ppo", DECISIVE["ppo"])
+    (only,) = outliers.find(a, b, "ppo", WORKLOADS["ppo"].decisive)
     assert (only.metric, only.runs, only.of, only.is_in_most) == ("actor/lr", ("b1",), 1, True)

@@ -22,7 +22,7 @@ def test_every_metric_of_every_release_is_a_time_or_has_its_stage(tmp_path, name
 @pytest.mark.parametrize("name", NAMES)
 def test_every_required_decisive_metric_is_in_the_records(tmp_path, name):
     (run,) = recorded(tmp_path, name)
-    required = [each.pattern for each in metrics.DECISIVE[run.workload] if each.required]
+    required = [each.pattern for each in metrics.WORKLOADS[run.workload].decisive if each.required]
     assert required
     assert [pattern for pattern in required if pattern not in run.series] == []
 

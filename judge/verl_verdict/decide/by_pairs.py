@@ -121,10 +121,10 @@ def breach(case: CaseRuns) -> Evidence | None:
 
 
 def first_update(case: CaseRuns) -> Evidence | None:
-    """SFT, which samples nothing: all runs of A have one first loss, and no run of B has it."""
-    name = "train/loss"
+    """A loss that depends on no sampled token: all runs of A have one first value, and no run of B has it."""
+    name = metrics.of_workload(case.workload).first_loss
     courses = [run.series[name] for run in (*case.runs_a, *case.runs_b) if name in run.series]
-    if case.workload != "sft" or len(case.runs_a) < LOOKS[0] or len(courses) < len(case.runs_a) + len(case.runs_b):
+    if not name or len(case.runs_a) < LOOKS[0] or len(courses) < len(case.runs_a) + len(case.runs_b):
         return None
     firsts = [(min(course), course[min(course)]) for course in courses]
     of_a, of_b = firsts[: len(case.runs_a)], firsts[len(case.runs_a) :]

@@ -50,13 +50,13 @@ class CaseRuns:
 
     @cached_property
     def workload(self) -> str:
-        """ppo, grpo or sft."""
+        """Its name in metrics.WORKLOADS."""
         return self.opening.workload
 
     @cached_property
     def deciding(self) -> Sequence[Decisive]:
         """The decisive metrics: those that the caller named, or the workload's."""
-        known = metrics.DECISIVE.get(self.workload, ())
+        known = metrics.of_workload(self.workload).decisive
         return self.chosen or [each for each in known if each.pattern not in self.ignore]
 
     @cached_property

@@ -15,11 +15,8 @@ from verl_verdict.decide.diagnosis import counted, listed
 from verl_verdict.decide.pairing import Pair
 from verl_verdict.decide.rules import Evidence, Regime
 from verl_verdict.decide.verdicts import Verdict
+from verl_verdict.read import metrics
 from verl_verdict.read.records import Run
-
-# What is compared, the first always. Nothing else is: other devices round otherwise, and sample other tokens.
-_RL = ("critic/rewards/mean", "actor/pg_loss")
-COMPARED = {"ppo": (*_RL, "critic/vf_loss"), "grpo": _RL, "sft": ("train/loss", "val/loss")}
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class OtherDevices:
 
     @property
     def _wanted(self) -> tuple[str, ...]:
-        return COMPARED.get(self.case.workload, _RL)
+        return metrics.of_workload(self.case.workload).on_other_devices
 
     @cached_property
     def _errors(self) -> list[Error]:

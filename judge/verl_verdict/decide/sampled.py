@@ -220,7 +220,7 @@ class Samples:
     @property
     def lacking(self) -> tuple[str, str] | None:
         """A run and the metric that must decide and that it lacks."""
-        for decisive in self.chosen or metrics.DECISIVE.get(self.workload, ()):
+        for decisive in self.chosen or metrics.of_workload(self.workload).decisive:
             lacking = [run.name for run in self.runs if not any(map(decisive.matches, run.series))]
             if decisive.required and lacking:
                 return lacking[0], decisive.pattern

@@ -190,6 +190,22 @@ class Decisive:
 SCORE = "critic/score/mean"
 POLICY_LOSS_BAND = 0.01  # the policy loss is near 0, and changes its sign
 
+
+@dataclass(frozen=True)
+class WorkloadMetrics:
+    """What the judge knows of one of verl's workloads.
+
+    A record that has a metric which begins as one of `marks` is its own, unless a workload before it claims the record. `decisive` decide its
+    cases. `on_other_devices` are compared if A and B ran on other devices, the first always: those round otherwise, and sample other
+    tokens. `first_loss` is a loss that depends on no sampled token; without an update before it, equal code gives one value.
+    """
+
+    marks: tuple[str, ...]
+    decisive: tuple[Decisive, ...]
+    on_other_devices: tuple[str, ...]
+    first_loss: str = ""
+
+
 _RL = (
     Decisive("critic/score/mean", +1, floor=0.02, required=True, is_capped=True),
     Decisive("val-core/", +1, floor=0.02, is_capped=True),
@@ -199,25 +215,47 @@ _RL = (
     Decisive("actor/pg_loss", 0, floor=POLICY_LOSS_BAND),
     Decisive("actor/grad_norm", 0, relative_floor=0.2, required=True),
 )
-DECISIVE: Mapping[str, tuple[Decisive, ...]] = {
-    "ppo": (
-        *_RL,
-        Decisive("critic/advantages/max", 0, relative_floor=0.1),
-        Decisive("critic/advantages/min", 0, relative_floor=0.1),
-        Decisive("critic/vf_loss", 0, relative_floor=0.1),
-        # 0 in each first update after sampling, and always where a batch has one update.
-        Decisive("actor/pg_clipfrac", 0, floor=0.01, at_first=False, may_be_constant=True),
+_RL_ON_OTHER_DEVICES = ("critic/rewards/mean", "actor/pg_loss")
+# The names are those of verl_regress.base.workloads and of verl_rehearsal.train; tests/session/test_workloads.py compares them.
+WORKLOADS: Mapping[str, WorkloadMetrics] = {
+    "ppo": WorkloadMetrics(
+        marks=("critic/values/", "critic/vf_", "critic/vpred_", "critic/grad_norm"),  # GRPO has none of them
+        decisive=(
+            *_RL,
+            Decisive("critic/advantages/max", 0, relative_floor=0.1),
+            Decisive("critic/advantages/min", 0, relative_floor=0.1),
+            Decisive("critic/vf_loss", 0, relative_floor=0.1),
+            # 0 in each first update after sampling, and always where a batch has one update.
+            Decisive("actor/pg_clipfrac", 0, floor=0.01, at_first=False, may_be_constant=True),
+        ),
+        on_other_devices=(*_RL_ON_OTHER_DEVICES, "critic/vf_loss"),
     ),
-    "grpo": (
-        *_RL,
-        Decisive("actor/kl_loss", 0, floor=1e-4, relative_floor=0.2, at_first=False),
-    ),  # 0 there: the actor is still the reference
-    "sft": (
-        Decisive("train/loss", -1, relative_floor=0.02, required=True, path_free=True, improves=Improves.LATER),
-        Decisive("val/loss", -1, relative_floor=0.02, path_free=True),
-        Decisive("train/grad_norm", 0, relative_floor=0.2, required=True),
+    "grpo": WorkloadMetrics(
+        marks=("critic/score/",),
+        decisive=(
+            *_RL,
+            # 0 at first: the actor is still the reference.
+            Decisive("actor/kl_loss", 0, floor=1e-4, relative_floor=0.2, at_first=False),
+        ),
+        on_other_devices=_RL_ON_OTHER_DEVICES,
+    ),
+    "sft": WorkloadMetrics(
+        marks=("train/loss",),
+        decisive=(
+            Decisive("train/loss", -1, relative_floor=0.02, required=True, path_free=True, improves=Improves.LATER),
+            Decisive("val/loss", -1, relative_floor=0.02, path_free=True),
+            Decisive("train/grad_norm", 0, relative_floor=0.2, required=True),
+        ),
+        on_other_devices=("train/loss", "val/loss"),
+        first_loss="train/loss",
     ),
 }
+_UNKNOWN = WorkloadMetrics(marks=(), decisive=(), on_other_devices=_RL_ON_OTHER_DEVICES)
+
+
+def of_workload(name: str) -> WorkloadMetrics:
+    """What the judge knows of this workload. One that it does not know has no decisive metrics."""
+    return WORKLOADS.get(name, _UNKNOWN)
 
 
 @functools.cache
@@ -282,16 +320,11 @@ def why_one_sided(name: str) -> str | None:
     return next((why for pattern, why in _ONLY_IN if pattern.search(name)), None)
 
 
-_OF_A_CRITIC = ("critic/values/", "critic/vf_", "critic/vpred_", "critic/grad_norm")  # GRPO has none of them
-
-
 def workload_of(series: Series) -> str:
-    """The workload that writes such metrics: ppo, grpo or sft; empty if it is none of them."""
-    if any(name.startswith(_OF_A_CRITIC) for name in series):
-        return "ppo"
-    if any(name.startswith("critic/score/") for name in series):
-        return "grpo"
-    return "sft" if "train/loss" in series else ""
+    """The workload that writes such metrics; empty if the judge knows none."""
+    return next(
+        (workload for workload, of_it in WORKLOADS.items() if any(each.startswith(of_it.marks) for each in series)), ""
+    )
 
 
 @functools.cache
@@ -360,6 +393,6 @@ def scale_of(name: str, series: Series, *, is_sum: bool = False) -> float:
 
 def decisive_of(workload: str, names: Iterable[str], chosen: Iterable[Decisive] = ()) -> list[tuple[str, Decisive]]:
     """The decisive metrics among `names`, in causal order: those of the workload, or the chosen ones."""
-    wanted = tuple(chosen) or DECISIVE.get(workload, ())
+    wanted = tuple(chosen) or of_workload(workload).decisive
     found = [(name, decisive) for name in names for decisive in wanted if decisive.matches(name)]
     return sorted(found, key=lambda pair: causal_rank(pair[0]))

@@ -20,6 +20,7 @@ import yaml
 from verl_regress.base.errors import Unreadable
 from verl_regress.base.files import read_json
 from verl_regress.base.layout import JobDir
+from verl_regress.base.workloads import WORKLOADS
 from verl_regress.cluster import packages
 from verl_regress.jobs import memory_records
 from verl_verdict.errors import CannotJudge
@@ -165,8 +166,8 @@ def _overrides(directory: Path, workload: str) -> list[str]:
     base = _yaml(directory / "config/ray_config.yaml").get("trainer_overrides") or {}
     said = _config(directory, "asked.json").get("said") or {}
     asked = [each for each in said.get("overrides") or [] if each.get("origin") != REPLAY]
-    groups = [base.get("rl") if workload != "sft" else None, base.get(workload)]
-    texts = [text for group in groups for text in group or []]
+    keys = WORKLOADS[workload].profile_keys if workload in WORKLOADS else ()
+    texts = [text for key in keys for text in base.get(key) or []]
     texts += _config(directory, "job_spec.json").get("trainer_overrides") or []
     if said.get("seed") is not None:  # TRAIN_SEED: which keys it sets depends on the release
         texts.append(f"seed={said['seed']}")

@@ -22,11 +22,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_regress.base.errors import BadInput, Refusals, shown
 from verl_regress.base.files import value_at
+from verl_regress.base.workloads import FIXED_KEYS
 from verl_regress.plan.devices import Devices
 from verl_regress.plan.overrides import DETERMINISTIC, OURS, Override
 from verl_regress.plan.source import Source
 from verl_regress.plan.values import Values
-from verl_regress.base.workloads import FIXED_KEYS
 
 # Text that Hydra and OmegaConf add to their messages, for readers of their manuals.
 _BEHIND = re.compile(r"\n(?:See https:|Config search path:| {4}full_key:)")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from verl_regress.base.errors import BadInput, Refusals, shown
 from verl_regress.base.layout import SharedRoot
+from verl_regress.base.workloads import Workload
 from verl_regress.jobs import checkpoints
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.inputs import Input
-from verl_regress.base.workloads import Workload
 
 _MOST_HEADER = 100_000_000  # bytes: the most that safetensors reads
 _INDEX, _ONE = "model.safetensors.index.json", "model.safetensors"

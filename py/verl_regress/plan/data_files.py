@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from verl_regress.base.errors import BadInput, Refusals, shown
 from verl_regress.base.layout import SharedRoot
+from verl_regress.base.workloads import Workload
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.reward_fn import MANAGERS, parsed
-from verl_regress.base.workloads import Workload
 from verl_regress.store import tables
 from verl_regress.store.tables import Table
 

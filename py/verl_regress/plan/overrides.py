@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from verl_regress.base.errors import BadInput, Refusals, shown
-from verl_regress.plan import values
 from verl_regress.base.workloads import FIXED_KEYS, Workload
+from verl_regress.plan import values
 
 # Origins: keys that the knob adds; what a JobSpec's own fields set, such as its model; the seeds that the knob sets.
 DETERMINISTIC, OURS, TRAIN_SEED = "DETERMINISTIC=1", "verl-regress", "TRAIN_SEED"

@@ -12,6 +12,7 @@ from verl_regress.base import ids
 from verl_regress.base.errors import BadInput, Refusals, shown
 from verl_regress.base.layout import HELPER_DIR, JobDir, SharedRoot
 from verl_regress.base.trust import need, trusted
+from verl_regress.base.workloads import JobPaths
 from verl_regress.plan import contents, data_files, inputs, needs, plain_secrets, readers, reward_fn, sizes, user_code
 from verl_regress.plan.compose import Composed, compose
 from verl_regress.plan.environment import Environment
@@ -21,7 +22,6 @@ from verl_regress.plan.request import Request
 from verl_regress.plan.source import Source
 from verl_regress.plan.steps import Steps, steps_of
 from verl_regress.plan.values import need_no_shell
-from verl_regress.base.workloads import JobPaths
 from verl_regress.store import snapshot
 
 _MOST_BYTES = 126_976  # MAX_ARG_STRLEN, less what Ray (2.60) writes around all env_vars: beyond it a job stays PENDING

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 
 from verl_regress.base.errors import BadInput, Refusals, shown
+from verl_regress.base.workloads import WORKLOADS, Workload
 from verl_regress.plan.compose import Composed
 from verl_regress.plan.source import Source
-from verl_regress.base.workloads import WORKLOADS, Workload
 
 _V1, _MODE, _LOOP = "trainer.use_v1", "trainer.v1.trainer_mode", "actor_rollout_ref.rollout.agent.default_agent_loop"
 _LOOPS_OF_USER = (

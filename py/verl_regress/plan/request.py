@@ -10,9 +10,9 @@ from verl_regress.base.errors import BadInput, RegressError
 from verl_regress.base.jobspec import BaseConfig, Deterministic, JobSpec
 from verl_regress.base.layout import JobDir
 from verl_regress.base.owner import Owner
+from verl_regress.base.workloads import WORKLOADS, Workload
 from verl_regress.jobs.checkpoints import resume_overrides, step_of
 from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override
-from verl_regress.base.workloads import WORKLOADS, Workload
 
 
 @dataclass(frozen=True)

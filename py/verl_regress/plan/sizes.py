@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from math import prod
 
 from verl_regress.base.errors import BadInput, Refusals
-from verl_regress.plan.compose import Composed
 from verl_regress.base.workloads import Workload
+from verl_regress.plan.compose import Composed
 
 _ACTOR, _ROLLOUT, _CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic"
 _BATCH, _FSDP = "data.train_batch_size", ("fsdp", "fsdp2", "fsdp_turbo")

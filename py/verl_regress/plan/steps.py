@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from verl_regress.base.workloads import Workload
 from verl_regress.jobs import checkpoints
 from verl_regress.jobs.shortfall import FROM_WITHIN
 from verl_regress.plan.compose import Composed
-from verl_regress.base.workloads import Workload
 
 _TOTAL, _EPOCHS = "trainer.total_training_steps", "trainer.total_epochs"
 _SAVE = "trainer.save_freq"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from verl_regress.jobs.checkpoints import step_of
 from verl_regress.base.workloads import WORKLOADS
+from verl_regress.jobs.checkpoints import step_of
 from verl_regress.session import schedule, suites
 from verl_regress.session.suites import Suite
 from verl_regress.store.sessions import jobs_of

@@ -12,9 +12,9 @@ import yaml
 from omegaconf import OmegaConf
 
 from verl_regress.base.errors import BadInput, Refusals
+from verl_regress.base.workloads import WORKLOADS
 from verl_regress.plan.compose import compose
 from verl_regress.plan.overrides import Override, merge
-from verl_regress.base.workloads import WORKLOADS
 
 EXAMPLES = Path(__file__).parents[2] / "recorded" / "verl_examples.yaml"
 

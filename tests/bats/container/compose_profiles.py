@@ -16,9 +16,9 @@ from verl_regress.base import documents
 from verl_regress.base.errors import BadInput, Refusals
 from verl_regress.base.jobspec import BaseConfig
 from verl_regress.base.layout import JobDir, SharedRoot
+from verl_regress.base.workloads import WORKLOADS, JobPaths
 from verl_regress.plan import compose
 from verl_regress.plan.overrides import DETERMINISTIC, TRAIN_SEED, Override, merge, of_profile, of_shape
-from verl_regress.base.workloads import WORKLOADS, JobPaths
 
 # What decides whether a run repeats itself, and where TransferQueue's storage is, as each trainer reads it.
 READ = {

@@ -27,3 +27,13 @@ setup() { load rules_helper; }
   rules::leave_out '(^|/)tests/'
   rules::once classes '^ *class \K\w+(?=[(:])'
 }
+
+@test "a workload's name decides nothing outside the tables of workloads: ask a field of its entry" {
+  names=$(PYTHONPATH=py .venv/bin/python -c 'from verl_regress.base.workloads import WORKLOADS; print(*WORKLOADS, sep="|")')
+  rules::files 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py'
+  # The tables, which tests/test_workloads.py compares; acceptance lists what it trains.
+  rules::leave_out '^(py/verl_regress/base/workloads|judge/verl_verdict/read/metrics|rehearsal/verl_rehearsal/(train|fidelity)|py/verl_regress/session/acceptance)\.py$'
+  rules::none "[\"'](${names})[\"']"
+  rules::files 'scripts/*.sh' 'scripts/*.bash' py/verl_regress/session/acceptance.py
+  rules::none "([!=]=|=~|\\bin) *[\"']?(${names})\\b|^ *((${names})( *\\| *)?)+\\)"
+}

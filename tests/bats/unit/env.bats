@@ -106,7 +106,6 @@ CASES
   done <<'CASES'
 WORKRES=3|WORKRES (line 3 of env/local.env) is not a knob: did you mean WORKERS? Use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command.
 BASH_ENV=x|BASH_ENV (line 3 of env/local.env) is not a knob: use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command.
-LEGACY=1|LEGACY (line 3 of env/local.env) is no longer a knob: use DEBUGGER=1.
 export WORKERS=3|'export WORKERS=3' (line 3 of env/local.env) is not a KEY=VALUE line: write one knob per line, no spaces around '='.
 export NCCL_DEBUG="INFO"|The value of NCCL_DEBUG (line 3 of env/local.env) is not usable: use only letters, digits and _.,:=/+@-.
 WORKERS=two|WORKERS='two' (from env/local.env) is not usable: use a whole number from 1 to 99.

@@ -67,7 +67,6 @@ CASES
 WORKER=3|not a knob: did you mean WORKERS? Use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command
 HF_TOKEN=geheim|not a knob: use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command
 FOO=$(shell touch ran)|not a knob: use the knobs of env/defaults.env; export other variables, such as secrets, before you run the command
-BATCH_GPUS=8|no longer a knob: use BATCH_OPTIONS=--gpus-per-node=…
 NCCL_DEBUG=INFO|no longer a knob: the workers get it from a line 'export NCCL_DEBUG=…' in env/local.env
 CASES
   [[ ! -e ${BOX}/record && -z $(find "$BATS_TEST_TMPDIR" -name ran) ]]
@@ -116,16 +115,6 @@ CASES
   assert_error 2 "'prepar' is not a target of make: did you mean prepare? Use one of those that 'make' lists."
   make_in -- tests
   assert_error 2 "'tests' is not a target of make: did you mean test? Use one of those that 'make' lists."
-  while IFS='|' read -r went instead; do
-    make_in -- status "$went"
-    assert_error 2 "'${went}' is no longer a target of make: run '${instead}'."
-    [[ $instead == make\ * || -x ${instead%% *} ]] || fail "no script: ${instead}"
-  done <<'WENT'
-sft|make submit WORKLOAD=sft
-deps|scripts/12_install_py_deps.sh
-bench|make -C maintain bench
-test-slow|scripts/dev/test.sh unit-slow py-slow
-WENT
   make_in -- -k nonsense status
   assert_error 2 "'nonsense' is not a target of make: use one of those that 'make' lists."
   [[ ! -e ${BOX}/record ]]
