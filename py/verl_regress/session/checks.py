@@ -17,16 +17,27 @@ Evidence = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class PairCheck:
+    """What a check compares between A and B of each case: what it reads of a job, and what is wrong with these values of all pairs.
+
+    `reads` answers None for a job whose version of verl-regress did not record it. Then nothing is compared, and the report says so.
+    """
+
+    reads: Callable[[Any], object]
+    problems_of: Callable[[Sequence[tuple[Any, Any]], Evidence], Iterable[str]]
+
+
+@dataclass(frozen=True)
 class Check:
-    """One check: its name for ONLY=, its claim, the runs without which it says nothing (none: not of this suite), and what is wrong with a
-    job, and with all of them.
+    """One check: its name for ONLY=, its claim, the runs without which it says nothing (none: not of this suite), what is wrong with a job,
+    and what it compares in pairs.
     """
 
     name: str
     claim: str
     runs: Callable[[Suite], Sequence[str]]
     problems_of: Callable[[str, Any, Evidence], Iterable[str]]
-    problems_of_all: Callable[[Evidence], Iterable[str]] = lambda _: ()
+    of_pairs: PairCheck | None = None
 
 
 @dataclass(frozen=True)
@@ -99,10 +110,21 @@ def _result(check: Check, runs: Sequence[str], evidence: Evidence) -> Result:
     checked = {name: job for name, job in jobs.items() if name in own}
     try:
         problems = [each for name, job in checked.items() for each in check.problems_of(name, job, evidence)]
-        problems += check.problems_of_all(evidence)
+        number, of_pairs = _compared(check.of_pairs, evidence) if check.of_pairs else ("", [])
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         return Result(check.name, check.claim, "incomplete evidence", [f"{type(error).__name__}: {error}"])
-    return Result(check.name, check.claim, f"{len(checked)} jobs", problems)
+    return Result(check.name, check.claim, f"{len(checked)} jobs{number}", [*problems, *of_pairs])
+
+
+def _compared(check: PairCheck, evidence: Evidence) -> tuple[str, list[str]]:
+    """How many pairs of a session were compared, and what is wrong with them."""
+    jobs, suite = jobs_of(evidence), suites.of_recorded(evidence["begin"]["suite"])
+    sides = [[jobs.get(run.name) for run in schedule.first_runs(case)] for case in suite.cases]
+    pairs = [(a and check.reads(a), b and check.reads(b)) for a, b in sides]
+    unknown = sum(None in pair for pair in pairs)
+    if unknown:
+        return f", no pairs: {unknown} of {len(pairs)} did not run or recorded nothing to compare", []
+    return f" and {len(pairs)} pairs", list(check.problems_of(pairs, evidence))
 
 
 def has_succeeded(job: Mapping[str, Any]) -> bool:
@@ -191,14 +213,15 @@ def _import_origin(name: str, job: Any, _evidence: Evidence) -> Iterable[str]:
         yield f"{name} has no proof that its processes loaded {code_path}: {why}"
 
 
-def _loaded_the_same(evidence: Evidence) -> Iterable[str]:
+def _loaded_files(job: Any) -> object:
+    """One hash over the files of verl that the job's processes loaded."""
+    return (job["state"]["identity"] or {}).get("files_sha256")
+
+
+def _loaded_the_same(loaded: Sequence[tuple[Any, Any]], evidence: Evidence) -> Iterable[str]:
     """Where A and B are different trees, some case must have loaded different bytes, or nothing of the change was run."""
-    suite, jobs, trees = suites.of_recorded(evidence["begin"]["suite"]), jobs_of(evidence), evidence["begin"]["trees"]
-    pairs = [[jobs.get(run.name) for run in schedule.first_runs(case)] for case in suite.cases]
-    loaded = [
-        [((job or {}).get("state", {}).get("identity") or {}).get("files_sha256") for job in pair] for pair in pairs
-    ]
-    if trees["A"] != trees["B"] and all(a == b is not None for a, b in loaded):
+    trees = evidence["begin"]["trees"]
+    if trees["A"] != trees["B"] and all(a == b for a, b in loaded):
         yield "A and B are different trees, and loaded the same bytes in every case: no case runs what differs"
 
 
@@ -237,7 +260,7 @@ CHECKS = (
         "every process loaded the requested snapshot, and A and B differ where their trees do",
         _first_pair,
         _import_origin,
-        _loaded_the_same,
+        PairCheck(_loaded_files, _loaded_the_same),
     ),
     Check("workloads", "every case ran with A and with B, and is at its step count", _all_pairs, _workloads_ran),
 )

@@ -28,7 +28,7 @@ setup() { load rules_helper; }
   rules::once classes '^ *class \K\w+(?=[(:])'
 }
 
-@test "a workload's name decides nothing outside the tables of workloads: ask a field of its entry" {
+@test "a workload's name decides nothing outside the tables: ask a field of its entry" {
   names=$(PYTHONPATH=py .venv/bin/python -c 'from verl_regress.base.workloads import WORKLOADS; print(*WORKLOADS, sep="|")')
   rules::files 'py/*.py' 'judge/verl_verdict/*.py' 'rehearsal/verl_rehearsal/*.py'
   # The tables, which tests/test_workloads.py compares; acceptance lists what it trains.
