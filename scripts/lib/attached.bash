@@ -19,7 +19,6 @@ attached::begin() {
 attached::run() {
   local feed=$1
   ATTACHED_STATUS=0 ATTACHED_BEGAN=$SECONDS
-  transport::load # the head may be another one than before
   # A subshell: a head that goes away ends it, not us.
   (
     exec {open}<"$ATTACHED_PIPE" {ATTACHED_OPEN}>&-
@@ -43,6 +42,7 @@ attached::await_head() {
   log::info "lost the connection to the head; $1 when the head is back"
   { log::while 'waiting for the head' -- wait::until "$UNREACHABLE_TIMEOUT" - attached::_is_head_back && ((SECONDS - ATTACHED_CUT <= UNREACHABLE_TIMEOUT)); } ||
     cli::die 8 "The head has not been there for ${UNREACHABLE_TIMEOUT} s (UNREACHABLE_TIMEOUT): $2 may run on; bring the cluster up with 'make up', then '$3'."
+  transport::load # it may be another one than before
 }
 
 # A container that is starting counts as running but takes no command yet.

@@ -49,6 +49,8 @@ asked() { grep -o "run.py .* verify $1 .*" "$CALLS" | grep -o " verify $1 .*"; }
   [[ $(asked run | wc -l) == 2 ]]
   [[ $(asked run | sed -n 1p) == *'"BUDGET":["3",'*'"ALLOW":["changed",'*'--session=20261122T100000Z'* && $(asked run | sed -n 1p) != *--again* && $(asked run) != *--far* ]] || fail "$(asked run)"
   [[ $(asked run | sed -n 2p) == *'--session=now --again' ]] || fail "$(asked run)"
+  # All containers once, the head's image, and each node when it is asked what is left there.
+  [[ $(grep -c '^docker inspect ' "$CALLS") == 5 ]] || fail "$(grep '^docker inspect ' "$CALLS")"
   assert_line 'the table'
   assert_line 'end 1' # of the table
   [[ $output != *'end 9'* && $output != *'can be continued'* ]] || fail 'it says too much'
