@@ -35,7 +35,7 @@ def written(text: str) -> str:
 def _table(rules: Sequence[Rule[Any]]) -> str:
     rows = ["| rule | where | verdict | it applies if |", "| --- | --- | --- | --- |"]
     rows += [f"| `{each.id}` | {where(each.regime)} | {each.word.value} | {when(each)} |" for each in rules]
-    return "".join(rows) + "\n"
+    return "\n".join(rows) + "\n"
 
 
 def where(regime: Regime) -> str:

@@ -14,6 +14,17 @@ def test_the_page_has_the_rules_of_today() -> None:
     assert page == rules_table.written(page), "run make -C maintain rules"
 
 
+def test_each_row_of_a_table_is_a_line_of_its_own() -> None:
+    lines = rules_table.PAGE.read_text(encoding="utf-8").splitlines()
+    rows = {line for line in lines if line.startswith("| `")}
+    assert [line for line in lines if line.startswith("|") and "||" in line] == []
+    assert all(
+        sum(row.startswith(f"| `{rule.id}` |") for row in rows) == 1
+        for rules in rules_table.TABLES.values()
+        for rule in rules
+    )
+
+
 def test_no_table_is_left_out() -> None:
     every = [each for name, each in vars(table).items() if name.isupper() and _is_rules(each)]
     assert list(rules_table.TABLES.values()) == every

@@ -87,7 +87,8 @@ bisect::_git() { git -C "$BISECT_CLONE" "$@"; }
 bisect::_count() { bisect::_git rev-list --count "${BISECT_GOOD}..${BISECT_BAD}" -- verl; }
 
 # bisect::run: tries GOOD and BAD, then the commits that git bisect names, until git knows the first bad one or only skipped ones are left.
-# A loop and not `git bisect run`: its step is a process of its own, whose exit status cannot tell a bad commit from an error of ours.
+# A loop and not `git bisect run`: a step of ours can stop that with 128 or more, but then it ends with 120 whatever our status was (git 2.39),
+# and each step would be a process that reads the knobs and asks for the cluster again.
 bisect::run() {
   local commit word found=()
   cli::on_interrupt log::info "the search can be continued: 'make bisect BISECT=${BISECT_SEARCH##*/}'"

@@ -1,5 +1,8 @@
 """What the judge knows about verl's metrics, checked against the names in recorded runs."""
 
+import re
+from pathlib import Path
+
 import pytest
 from verdict_runs import RECORDED, recorded
 
@@ -42,6 +45,19 @@ def test_every_required_decisive_metric_is_in_the_records(tmp_path, name):
 )
 def test_times_are_recognised(name, time):
     assert metrics.is_time(name) is time
+
+
+def test_the_table_in_docs_has_the_decisive_metrics_of_each_workload():
+    page = (Path(__file__).parents[3] / "docs/verdict.md").read_text().partition("## Decisive metrics\n")[2]
+    listed = {name: {+1: set(), -1: set(), 0: set()} for name in metrics.WORKLOADS}
+    for row in re.findall(r"^\| ([A-Z, ]+) \|(.*)\|$", page.partition("\n## ")[0], re.MULTILINE):
+        for workload in row[0].lower().split(", "):
+            for good, cell in zip((+1, -1, 0), row[1].split("|"), strict=True):
+                listed[workload][good] |= set(re.findall(r"`([^`]+?)\*?`", cell))
+    assert listed == {
+        name: {good: {each.pattern for each in known.decisive if each.good == good} for good in (+1, -1, 0)}
+        for name, known in metrics.WORKLOADS.items()
+    }
 
 
 def test_the_causal_order():
