@@ -2,6 +2,7 @@
 # env/defaults.env: every knob has a type that scripts/lib/knob.bash knows, and a default of that type.
 
 setup() {
+  load ../test_helper # fail
   load rules_helper
   rules::files 'env/*.env' scripts/lib/knob.bash
 }
@@ -55,8 +56,8 @@ libraries() {
       for (target in targets) if ((target, knob) in read && !(target in has)) print target " reads " knob
     }
     END { print checked " tags" }' "${BATS_TEST_TMPDIR}/read" env/defaults.env
-  printf '# checked %s\n' "$output" >&3
-  [[ $output =~ ^[1-9][0-9][0-9]" tags"$ ]]
+  printf '# checked %s\n' "${lines[-1]}" >&3
+  [[ $output =~ ^[1-9][0-9][0-9]" tags"$ ]] || fail "$output"
 }
 
 @test "no command line that we print or document is one that make refuses" {
@@ -86,5 +87,6 @@ import sys
 sys.path[:0] = ["py", "judge"]
 from verl_regress.session.checks import CHECKS
 print(*(check.name for check in CHECKS))')
-  [[ -n $in_python && $(type_of ONLY) == "list of ${in_python} or empty" ]]
+  [[ -n $in_python && $(type_of ONLY) == "list of ${in_python} or empty" ]] ||
+    fail "The tag of ONLY in env/defaults.env is '$(type_of ONLY)', but CHECKS has ${in_python}."
 }
