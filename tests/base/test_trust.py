@@ -1,13 +1,17 @@
 """The one rule of trust: whose a file is, and who can write it."""
 
+import itertools
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from verl_regress.base import trust
 from verl_regress.base.errors import BadInput
+
+REPO = Path(__file__).parents[2]
 
 
 def asked(mode, uid, gid, whom):
@@ -99,3 +103,30 @@ def test_a_folder_that_cannot_be_listed_is_refused(tmp_path, monkeypatch):
     assert str(caught.value) == (
         f"X=x is not usable, because {tmp_path}/inner cannot be read (Permission denied): make it readable, or name one of your own."
     )
+
+
+@pytest.mark.usefixtures("user")
+def test_the_guard_in_shell_refuses_what_the_rule_refuses():
+    """scripts/lib/helper.bash asks before our Python may run, so it has the rule once more."""
+    guard = subprocess.run(
+        ["bash", "-c", 'source "$1" && printf %s "$HELPER_GUARD"', "-", REPO / "scripts/lib/helper.bash"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    kinds = (stat.S_IFREG, stat.S_IFDIR | stat.S_ISVTX, stat.S_IFLNK)
+    modes = [kind | mode for kind in kinds for mode in (0o755, 0o775, 0o757)]
+    cases = list(itertools.product(modes, (1000, 4242), (1000, 42000), ("", "4242", ":42000")))
+    lines = [f"{uid}|{gid}|{mode & 0o7777:o}|{stat.filemode(mode)}|{who}\n" for mode, uid, gid, who in cases]
+    script = f"""
+        stat() {{ echo "$uid $gid $letters $mode /a/file"; }}
+        id() {{ echo 1000; }}
+        while IFS='|' read -r uid gid mode letters whom; do
+          (set -- "$whom" true; {guard}) 2>/dev/null </dev/null; echo "$?"
+        done"""
+    ran = subprocess.run(
+        ["sh", "-c", script, "/nowhere/helper"], input="".join(lines), capture_output=True, text=True, check=True
+    )
+    refused = [status == "77" for status in ran.stdout.split()]
+    assert refused == [asked(mode, uid, gid, who.split()) is not None for mode, uid, gid, who in cases]
+    assert 0 < sum(refused) < len(cases)

@@ -47,13 +47,15 @@ def test_times_are_recognised(name, time):
     assert metrics.is_time(name) is time
 
 
-def test_the_table_in_docs_has_the_decisive_metrics_of_each_workload():
+def test_each_decisive_metric_has_a_stage_and_is_in_the_table_of_docs():
     page = (Path(__file__).parents[3] / "docs/verdict.md").read_text().partition("## Decisive metrics\n")[2]
     listed = {name: {+1: set(), -1: set(), 0: set()} for name in metrics.WORKLOADS}
     for row in re.findall(r"^\| ([A-Z, ]+) \|(.*)\|$", page.partition("\n## ")[0], re.MULTILINE):
         for workload in row[0].lower().split(", "):
             for good, cell in zip((+1, -1, 0), row[1].split("|"), strict=True):
                 listed[workload][good] |= set(re.findall(r"`([^`]+?)\*?`", cell))
+    decisive = {each.pattern for known in metrics.WORKLOADS.values() for each in known.decisive}
+    assert [name for name in decisive if metrics.stage_of(name) not in metrics.STAGES] == []
     assert listed == {
         name: {good: {each.pattern for each in known.decisive if each.good == good} for good in (+1, -1, 0)}
         for name, known in metrics.WORKLOADS.items()
