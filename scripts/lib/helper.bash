@@ -3,8 +3,9 @@
 # shellcheck shell=bash
 
 # What a node runs of the helper follows the rule of base/trust.py, because it gets the secrets of jobs. The rule is here again because that
-# module is part of what it checks; tests/base/test_trust.py compares the two. A plain sh there gets the helper's directory, whom we trust, and
-# the command that it becomes; it exits with 77 if another user can change the directory. The command finds whom we trust in its environment.
+# module is part of what it checks; tests/base/test_trust.py compares the two. A plain sh there gets the helper's directory, whom we trust,
+# and the command that it becomes; it exits with 77 if another user can change the directory. The command finds whom we trust in its
+# environment.
 readonly HELPER_FOREIGN=77
 # shellcheck disable=SC2016  # expanded on the node
 readonly HELPER_GUARD='

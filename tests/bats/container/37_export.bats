@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# `make export`: the jobs of two of its files are run. What all files contain: tests/export/test_export.py.
+# `make export`: the jobs of two of its files are run. What all files contain: tests/export/test_job.py.
 
 setup_file() {
   load container_helper
