@@ -4,8 +4,8 @@
 #   scripts/dev/test.sh                  lint unit contract rules py: no engine and no network needed
 #   scripts/dev/test.sh unit py          only these
 #   scripts/dev/test.sh unit-slow py-slow   the slow ones: files that take seconds, property tests, a kill or a signal at every step
-#   scripts/dev/test.sh container        real containers on Docker and podman
-#   scripts/dev/test.sh platforms        the same on ssh, several hosts and Slurm
+#   scripts/dev/test.sh container        real containers on Docker
+#   scripts/dev/test.sh platforms        the same on podman, ssh, several hosts and Slurm
 #   scripts/dev/test.sh faults           faults on them; 'make -C maintain faults' also adds their records to its page
 #
 # The last line is "N passed, N failed". A suite without a test or a report, or with an incomplete report, counts as failed. Of unit

@@ -3,8 +3,8 @@
 # from docker, because loading it takes a third of the time that building it takes. Setting all this up takes a minute or two.
 
 setup_file() {
-  load container_helper
-  container::use podman 18275
+  load ../container/container_helper
+  container::use podman 18275 vrplatform
   export CONTAINER_ENGINE=podman
   image=$(CONTAINER_ENGINE=docker scripts/10_build_image.sh --name)
   container::quietly engine scripts/dev/bootstrap_host.sh --engine
@@ -14,13 +14,13 @@ setup_file() {
 }
 
 teardown_file() {
-  load container_helper
+  load ../container/container_helper
   make --no-print-directory down FORCE=1 >/dev/null 2>&1
   scripts/dev/bootstrap_host.sh --stop-engine >/dev/null 2>&1
 }
 
 setup() {
-  load container_helper
+  load ../container/container_helper
   load ../contract/transport_contract
   export TRANSPORT=container WORKERS=2 SHARED_ROOT=/private
 }
