@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -86,10 +87,28 @@ def install(of: str, wheelhouse: str | None) -> None:
             argv += ["--constraint", str(constraints), "--requirement", str(_requirements(of))]
             subprocess.run([*argv, "--target", str(target)], check=True)
         target.chmod(0o755)
-        shutil.rmtree(place, ignore_errors=True)
-        target.rename(place)
+        _put(target, place)
     finally:
         shutil.rmtree(target, ignore_errors=True)
+
+
+def _put(target: Path, place: Path) -> None:
+    """Let a finished set take the place of an older one. Of two that do so at once, the first wins. Raises OSError."""
+    import shutil
+
+    aside = target.with_name(f"{target.name}.old")
+    with suppress(FileNotFoundError):
+        place.rename(aside)
+    try:
+        target.rename(place)
+    except OSError:
+        # A set appears only by this rename, so one that is there now is another process's, and whole.
+        if not place.is_dir():
+            with suppress(OSError):
+                aside.rename(place)
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _fixed(of: str) -> list[str]:

@@ -177,3 +177,19 @@ def test_the_nodes_own_packages_win_over_the_helpers(tmp_path):
     write(packages / "brought.py", "")
     write(packages / "json.py", "raise RuntimeError")
     assert python(helper / "run.py").returncode == 7
+
+
+def test_a_set_that_cannot_be_renamed_leaves_the_older_one(tmp_path, monkeypatch):
+    old = write(tmp_path / "packages" / "old.py", "")
+    target = write(tmp_path / "new" / "new.py", "").parent
+    rename = Path.rename
+
+    def full(path, other):
+        if path == target:
+            raise OSError(28, "No space left on device")
+        return rename(path, other)
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, match="No space left"):
+        deps._put(target, old.parent)
+    assert old.is_file()

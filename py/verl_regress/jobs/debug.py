@@ -284,11 +284,15 @@ def _write(bundle: Path, texts: Mapping[str, str], redactor: Redactor) -> Path:
 def _tar(job: JobDir, bundle: Path) -> Path:
     """`debug/<bundle>.tar.gz`: everything the job has recorded except its checkpoints."""
     target = bundle.with_name(f"{bundle.name}.tar.gz")
-    with tarfile.open(target, "w:gz") as archive:
-        for path in sorted(
-            path for part in ("config", "state", "logs", "debug") for path in (job.path / part).rglob("*")
-        ):
-            # What is being written (.tmp) would be gone by then.
-            if path.is_file() and not path.name.endswith((".tar.gz", ".tmp")):
-                archive.add(path, f"{job.ray_id}/{path.relative_to(job.path)}")
-    return target
+    unfinished = bundle.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with tarfile.open(unfinished, "w:gz") as archive:
+            for path in sorted(
+                path for part in ("config", "state", "logs", "debug") for path in (job.path / part).rglob("*")
+            ):
+                # What is being written (.tmp) would be gone by then.
+                if path.is_file() and not path.name.endswith((".tar.gz", ".tmp")):
+                    archive.add(path, f"{job.ray_id}/{path.relative_to(job.path)}")
+        return unfinished.rename(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
