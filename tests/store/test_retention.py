@@ -255,6 +255,24 @@ def test_old_versions_of_the_helper_go_but_not_those_in_use(gc, old, snapshots, 
     assert not (snapshots.helpers / of_group).exists()
 
 
+def test_an_unfinished_copy_goes_when_nobody_has_written_to_it_for_a_day(gc, snapshots, monkeypatch):
+    homes = (snapshots.snapshots, snapshots.datasets, snapshots.models)
+    copies = [home / name for home in homes for name in (".7.0a1b2c3d.tmp", ".sums.7.0a1b2c3d.tmp")]
+    for copy in copies:
+        age(write(copy / "model.safetensors", "w" * 50_000).parent, 48)  # as the files of a model that is being copied
+    whole = write(snapshots.models / "whole.tmp" / "manifest.json", "{}")
+    said = gc("--keep=0", "--keep-hours=0")
+    assert "6 unfinished copies: 0 to remove, 6 to keep" in said
+    assert "keep 6 (written in the last day): " in said
+    monkeypatch.setattr(retention.time, "time", lambda now=time.time: now() + 2 * DAY)
+    monkeypatch.setattr(retention, "is_mine", lambda path: path != copies[-1])
+    said = gc("--keep=0")
+    assert "keep 1 (another user's): .sums.7.0a1b2c3d.tmp" in said
+    assert said.count("removed unfinished copy ") == 5
+    assert ([copy for copy in copies if copy.exists()], whole.exists()) == ([copies[-1]], True)
+    assert [path for home in homes for path in home.glob("*.gone")] == []
+
+
 def test_checkpoints_of_every_attempt_go_with_the_job(gc, ray, old):
     job = old("again", 80)
     second = job.numbered(2)

@@ -35,7 +35,9 @@ from verl_regress.store.sessions import Session, all_of
 _LOCK_SECONDS = 300.0  # a submission has the lock for seconds
 _GC_SECONDS = 1800.0  # `make gc` has it until it has deleted all that it found
 _SESSION = 7 * 86400.0  # seconds without new evidence: until then, a session may be continued
+_AT_WORK = 86400.0  # seconds without a write: until then, an unfinished copy may be one that is being made
 _GONE = ".gone"
+_UNFINISHED = ".tmp"  # store/artefact.py, store/snapshot.py
 _NAME = r"/([A-Za-z0-9][A-Za-z0-9_.-]*)"
 _HELPER = re.compile(r"[0-9a-f]{12}")  # scripts/lib/helper.bash: the first digits of its hash; each use touches it
 
@@ -82,7 +84,12 @@ def run(args: argparse.Namespace) -> int:
 def _show(survey: "_Survey") -> list["Waste"]:
     """Print how much of each kind goes, and why the rest stays; returns what goes."""
     waste = []
-    kinds = {"jobs with checkpoints": survey.jobs, "snapshots": survey.snapshots, "helper versions": survey.helpers}
+    kinds = {
+        "jobs with checkpoints": survey.jobs,
+        "snapshots": survey.snapshots,
+        "helper versions": survey.helpers,
+        "unfinished copies": survey.unfinished,
+    }
     for what, find_things in kinds.items():
         things = find_things()
         for line in _lines(what, things):
@@ -98,7 +105,7 @@ def _mb(size: int) -> str:
 def _finish(root: SharedRoot, jobs: Iterable[JobDir]) -> None:
     """Delete what a gc of ours that was killed has left."""
     attempts = (attempt for job in jobs for attempt in job.attempts())
-    places = [root.snapshots, *_helper_homes(root), *(attempt.checkpoints for attempt in attempts)]
+    places = [*_homes_of_copies(root), *_helper_homes(root), *(attempt.checkpoints for attempt in attempts)]
     for path in (path for place in places for path in _entries(place)):
         if path.name.startswith(".") and path.suffix == _GONE and is_mine(path):
             artefact.delete(path)
@@ -207,6 +214,20 @@ class _Survey:
         }
         used[layout.HELPER_DIR.name] = "in use"
         return [self._thing("helper", path, path.stat().st_ctime, used.get(path.name)) for path in paths]
+
+    def unfinished(self) -> list[_Thing]:
+        """What a `make prepare` or `make snapshot` that was killed has left: no name leads to it, so nobody uses it."""
+        paths = [path for home in _homes_of_copies(self._root) for path in _entries(home)]
+        return [self._copy(path) for path in paths if path.name.startswith(".") and path.suffix == _UNFINISHED]
+
+    def _copy(self, path: Path) -> _Thing:
+        waste, reason = Waste(f"unfinished copy {path}", [path]), None
+        if not is_mine(path):
+            reason = "another user's"
+        # By ctime, because a copied model keeps its files' times.
+        elif max((state.st_ctime for state in waste.states), default=self._now) > self._now - _AT_WORK:
+            reason = "written in the last day"
+        return _Thing(path.name, reason, [waste])
 
     def _thing(self, kind: str, path: Path, made: float, reason: str | None) -> _Thing:
         """A snapshot or a helper, which may stay though no knob, no plan and no session names it."""
@@ -328,6 +349,10 @@ def _entries(directory: Path) -> list[Path]:
 
 def _helper_homes(root: SharedRoot) -> list[Path]:
     return [root.helpers, *_entries(root.helpers)]  # with SHARED_GROUP each checkout has a folder in it
+
+
+def _homes_of_copies(root: SharedRoot) -> list[Path]:
+    return [root.snapshots, root.datasets, root.models]
 
 
 def _states(path: Path) -> Iterator[os.stat_result]:
