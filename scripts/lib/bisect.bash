@@ -32,8 +32,8 @@ bisect::check_early() {
 bisect::begin() {
   local number steps=0
   bisect::check
-  BISECT_SEARCH=$(helper::run_in head bisect begin "--name=${SUITE}" "--case=${CASE}" --cluster "$CLUSTER_NAME" "--repo=${VERL_REPO}" \
-    --good "$BISECT_GOOD" --bad "$BISECT_BAD" <"$BISECT_SUITE")
+  BISECT_SEARCH=$(helper::run_in head bisect begin "--name=${SUITE}" "--suite-file=${BISECT_SUITE}" "--case=${CASE}" \
+    --cluster "$CLUSTER_NAME" "--repo=${VERL_REPO}" --good "$BISECT_GOOD" --bad "$BISECT_BAD" <"$BISECT_SUITE")
   number=$(bisect::_count)
   while ((1 << steps < number)); do steps=$((steps + 1)); done
   log::info "${number} commits change verl/: 2 runs for both ends (and one more to see whether GOOD repeats itself), about ${steps} to find the commit, and 2 to confirm it; more where a case is not exact"

@@ -24,7 +24,7 @@ verify::check_early() {
 # verify::check_suite FILE: the suite and the JobSpecs that it names can be read.
 verify::check_suite() {
   local specs=() files spec
-  output::read_words specs verify::_ask_early suite "--knobs=$(knob::as_json)" <"$1"
+  output::read_words specs verify::_ask_early suite "--knobs=$(knob::as_json)" "--suite-file=$1" <"$1"
   ((${#specs[@]})) || return 0
   cli::temp_dir files
   for spec in "${specs[@]}"; do job::take "$spec" "The suite's JobSpec" "${files}/job_spec"; done
@@ -49,7 +49,7 @@ verify::_ask_early() {
 verify::begin() {
   local specs=() code_a code_b
   verify::check
-  output::read_words specs helper::run_in head verify suite "--knobs=$(knob::as_json)" <"$VERIFY_SUITE"
+  output::read_words specs helper::run_in head verify suite "--knobs=$(knob::as_json)" "--suite-file=${VERIFY_SUITE}" <"$VERIFY_SUITE"
   verify::_collect "${specs[@]}"
   cp -- "$VERIFY_SUITE" "${VERIFY_FILES}/suite"
   VERIFY_MEMBERS+=(suite)
@@ -57,7 +57,7 @@ verify::begin() {
   code_b=$(snapshot::resolve CODE_B)
   [[ $code_a != "$code_b" ]] ||
     log::info "A and B are the same code, ${code_a}: this session measures how much A varies between runs"
-  VERIFY_ARGS+=("--profile-title=${PROFILE_TITLE}" "--code-a=${code_a}" "--code-b=${code_b}")
+  VERIFY_ARGS+=("--profile-title=${PROFILE_TITLE}" "--code-a=${code_a}" "--code-b=${code_b}" "--suite-file=${VERIFY_SUITE}")
 }
 
 # verify::open: the same of SESSION, which goes on with its recorded suite, A and B.
@@ -103,10 +103,10 @@ verify::_feed() {
   tar -C "$VERIFY_FILES" -c -- "${VERIFY_MEMBERS[@]}"
 }
 
-# verify::suite_file: the file of SUITE.
+# verify::suite_file: the file of SUITE, as a whole path.
 verify::suite_file() {
   local file=${SUITE/#\~\//${HOME}/} known=() nearest
-  [[ ! -f $file ]] || { printf '%s\n' "$file" && return; }
+  [[ ! -f $file ]] || { env::path "$file" && return; }
   [[ ! -f ${REPO_DIR}/suites/${file}.yaml ]] || { printf '%s\n' "${REPO_DIR}/suites/${file}.yaml" && return; }
   known=("${REPO_DIR}"/suites/*.yaml)
   known=("${known[@]##*/}")

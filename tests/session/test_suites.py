@@ -1,5 +1,6 @@
 """Suites: which are refused and why, and what a case inherits."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_a_case_takes_seeds_and_pairs_of_the_suite_and_more_of_its_source():
     assert suite.specs == ["jobspecs/ppo.yaml", "~/x.yaml"]
     assert [case.most_runs() for case in suite.cases] == [8, 4, 6, 10]
     assert suites.of_recorded(suite.recorded()) == suite
+
+
+def test_a_jobspec_is_relative_to_its_suite_also_when_that_is_read_elsewhere():
+    text = "cases: {ppo: {workload: ppo}, a: {jobspec: a.yaml}, b: {jobspec: ../b.yaml}, c: {jobspec: /c.yaml}, d: {jobspec: ~/d.yaml}}"
+    suite = suites.parse(text, "my.yaml", Path("/my/suites"))
+    assert suite.specs == ["jobspecs/ppo.yaml", "/my/suites/a.yaml", "/my/suites/../b.yaml", "/c.yaml", "~/d.yaml"]
+    assert suites.of_recorded(suite.recorded()) == suite
+    assert suites.parse(json.dumps(suite.content), "my.yaml", Path("/tmp")).specs == suite.specs
 
 
 def test_speed_and_memory_are_judged_where_a_case_asks_for_it():

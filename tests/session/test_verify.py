@@ -237,6 +237,13 @@ def test_a_case_that_b_alone_refuses_is_known_before_the_first_job(verify, clust
     assert not any(job.startswith("s-b-") for job in cluster.submitted)
 
 
+def test_a_session_records_where_the_jobspecs_beside_its_suite_are(verify, run, shared, cluster):
+    cluster.ends["ppo-b"] = "STOPPED"
+    verify("--suite-file=jobspecs/my.yaml", suite="cases: {ppo: {jobspec: ppo.yaml}}")
+    session = the_session(shared).path.name
+    assert run("verify", "open", f"--name={session}", "--cluster=mine").out == f"{session}\0jobspecs/ppo.yaml\0"
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -23,6 +23,7 @@ GOOD, BAD, SKIP = "good", "bad", "skip"
 ENDS, CONFIRM, _COMMIT = "ends", "confirm", "commit-"
 _HOW_BAD = {"identical": 0, "same": 0, "improved": 1, "changed": 1, "regressed": 2}  # what decides nothing is not in it
 _BEGIN = ("cluster", "repo", "good", "bad", "case")  # case: empty for the first one that differs
+_PATHS = ("search", "suite-file")
 _LABELS = {ENDS: "what tells them apart", CONFIRM: "the commit against its parent"}
 _SHOWN = 2000  # lines of the diff
 
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Words are printed with a NUL behind each."""
     steps = parser.add_subparsers(dest="step_name", required=True)
     for name, options, text in (
-        ("begin", ("name", *_BEGIN), "make a search of the suite on stdin, print its directory"),
+        ("begin", ("name", "suite-file", *_BEGIN), "make a search of the suite on stdin, print its directory"),
         ("open", ("name", "cluster"), "print an unfinished search's directory, repository and ends"),
         (
             "ask",
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         step = steps.add_parser(name, help=text)
         for option in options:
-            step.add_argument(f"--{option}", required=True, type=Path if option == "search" else str)
+            step.add_argument(f"--{option}", required=True, type=Path if option in _PATHS else str)
     steps.choices["finish"].add_argument("commits", nargs="+", help="the first bad one, or those of which it is one")
 
 
@@ -97,7 +98,7 @@ def _with_its_source(cases: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _begin(root: SharedRoot, args: argparse.Namespace) -> Path:
     """A new search. Raises BadInput for a suite that cannot be used, or a case that it does not have."""
-    suite = suites.parse(sys.stdin.buffer.read().decode("utf-8", "replace"), args.name)
+    suite = suites.parse(sys.stdin.buffer.read().decode("utf-8", "replace"), args.name, args.suite_file.parent)
     known = [case.name for case in suite.cases]
     if args.case not in ("", *known):
         raise BadInput(

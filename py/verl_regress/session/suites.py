@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from verl_regress.base import documents
@@ -64,7 +65,7 @@ class Suite:
     name: str
     title: str
     cases: tuple[Case, ...]
-    content: Mapping[str, Any] = field(repr=False)  # as the file has it
+    content: Mapping[str, Any] = field(repr=False)  # as the file has it, but for `_with_whole_paths`
     reuse: bool = True  # take runs of A over from earlier sessions
 
     def case(self, name: str) -> Case:
@@ -85,9 +86,9 @@ class Suite:
         return {"name": self.name, "content": dict(self.content)}
 
 
-def parse(text: str, name: str) -> Suite:
-    """The suite in the text of the file `name`. Raises BadInput."""
-    suite = _suite(name, documents.parse(text, name, "suite").content)
+def parse(text: str, name: str, folder: Path = Path()) -> Suite:
+    """The suite in the text of the file `name`; its JobSpec files are relative to `folder`, where that file is. Raises BadInput."""
+    suite = _suite(name, _with_whole_paths(documents.parse(text, name, "suite").content, folder))
     for case in suite.cases:
         if seed := next((text for text in case.overrides if recorded_run.is_seed(text)), None):
             raise BadInput(
@@ -103,6 +104,15 @@ def parse(text: str, name: str) -> Suite:
 def of_recorded(recorded: Mapping[str, Any]) -> Suite:
     """The suite that a session recorded."""
     return _suite(recorded["name"], recorded["content"])
+
+
+def _with_whole_paths(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The content with JobSpec files that are the same wherever it is read again: a search writes what it recorded to another file."""
+    cases = {name: dict(said) for name, said in content["cases"].items()}
+    for said in cases.values():
+        if not said.get("jobspec", "~/").startswith("~/"):
+            said["jobspec"] = str(folder / said["jobspec"])
+    return {**content, "cases": cases}
 
 
 def _suite(name: str, content: Mapping[str, Any]) -> Suite:

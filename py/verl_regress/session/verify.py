@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import deps
 from verl_regress.base import files, lock, pulse, say
@@ -50,6 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do a session. On stdin: for each JobSpec its secrets, ended by a NUL, then a tar of ray_config, job_spec0, job_spec1 … and the suite of a new session",
     )
     suite.add_argument("--knobs", type=Knobs.parse, required=True, metavar="JSON", help="all that are set")
+    for step in (suite, run):
+        step.add_argument(
+            "--suite-file",
+            type=Path,
+            default=Path(),
+            help="the whole path of a new session's suite on the caller's machine",
+        )
     submit.add_request_arguments(run)
     run.add_argument("--session", help="the name of one that has begun")
     run.add_argument("--profile-title", default="")
@@ -134,7 +142,7 @@ def _drive(driver: SessionDriver) -> str:
 
 def _suite(text: str, args: argparse.Namespace) -> Suite:
     """The suite in this text. Raises BadInput for one that cannot be used, or that has no run for a check in ONLY."""
-    suite = suites.parse(text, args.knobs["SUITE"])
+    suite = suites.parse(text, args.knobs["SUITE"], args.suite_file.parent)
     for check in checks.CHECKS:
         if check.name in _chosen(args) and not check.runs(suite):
             raise BadInput(

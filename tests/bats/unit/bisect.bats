@@ -143,6 +143,17 @@ found='the first bad commit is [0-9a-f]{12} \(commit 41\); fresh runs of it and 
   [[ $(<"${BATS_TEST_TMPDIR}/runs") == ends ]]
 }
 
+@test "the sessions of a search find the JobSpecs beside its suite" {
+  mkdir "${BATS_TEST_TMPDIR}/mine"
+  # shellcheck disable=SC2030  # for this test alone
+  export SUITE="${BATS_TEST_TMPDIR}/mine/suite.yaml"
+  echo 'cases: {ppo: {jobspec: ppo.yaml}}' >"$SUITE"
+  STOP_AT=1 library walk
+  printf '%s\n' "$output"
+  ((status == 130))
+  [[ $(<"${BATS_TEST_TMPDIR}/verify/1/evidence/begin.json") == *"\"jobspec\": \"${BATS_TEST_TMPDIR}/mine/ppo.yaml\""* ]]
+}
+
 @test "another script gets the user's knobs and ours, and no default" {
   shows() {
     printf '#!/bin/sh\nenv\n' >"${ROOT}/show" && chmod +x "${ROOT}/show"

@@ -18,6 +18,7 @@ setup() {
       'inspect --format {{.State.Running}} {{.State.StartedAt}}'*) [[ -s ${BOX}/containers ]] && echo true since ;;
       'inspect --format {{and '*) [[ -s ${BOX}/containers ]] && echo true ;;
       *' leftovers '*) echo 0 ;;
+      *' verify suite '*) printf '%s\0' "${BOX}/the repo/mine/my.yaml" ;;
       *' verify open '*) printf '20261122T100000Z\0jobspecs/sft.yaml\0' ;;
       *' verify run '*)
         echo >>"${BOX}/runs"
@@ -54,6 +55,23 @@ asked() { grep -o "run.py .* verify $1 .*" "$CALLS" | grep -o " verify $1 .*"; }
   assert_line 'the table'
   assert_line 'end 1' # of the table
   [[ $output != *'end 9'* && $output != *'can be continued'* ]] || fail 'it says too much'
+}
+
+@test "a JobSpec beside its suite is found before there is a cluster, and then" {
+  mkdir -p "${BOX}/work dir/shared/common/code/verl/"code{A,B} "${HERE}/mine"
+  echo 'cases: {sft: {jobspec: my.yaml}}' >"${HERE}/mine/suite.yaml"
+  new() { sandbox::run CLUSTER_NAME=vr CODE_A=codeA CODE_B=codeB SUITE=mine/suite.yaml scripts/60_verify.sh "$@"; }
+  new --check
+  assert_error 2 "The suite's JobSpec '${HERE}/mine/my.yaml' is not a readable file: name one that is."
+  echo 'workload: sft' >"${HERE}/mine/my.yaml"
+  new --check
+  assert_status 0
+  assert_line 'ok      suite mine/suite.yaml: it and its JobSpecs (1) can be read'
+  answers '0|session now|end 0'
+  new
+  assert_status 0
+  ! asked suite | grep -v " --suite-file=${HERE}/mine/suite.yaml" || fail 'the head does not know where the suite is'
+  [[ $(asked run) == *" --spec-name=${HERE}/mine/my.yaml "*" --suite-file=${HERE}/mine/suite.yaml"* ]] || fail "$(asked run)"
 }
 
 @test "the helper gets a byte each second while this side is there" {
