@@ -216,7 +216,7 @@ _RL = (
     Decisive("actor/grad_norm", 0, relative_floor=0.2, required=True),
 )
 _RL_ON_OTHER_DEVICES = ("critic/rewards/mean", "actor/pg_loss")
-# The names are those of verl_regress.base.workloads and of verl_rehearsal.train; tests/session/test_workloads.py compares them.
+# The names are those of verl_regress.base.workloads and of verl_rehearsal.train; tests/test_workloads.py compares them.
 WORKLOADS: Mapping[str, WorkloadMetrics] = {
     "ppo": WorkloadMetrics(
         marks=("critic/values/", "critic/vf_", "critic/vpred_", "critic/grad_norm"),  # GRPO has none of them
