@@ -1,16 +1,14 @@
 """Every place that must know a workload has it: what a new one still lacks is named here, and no place keeps one that went."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
+from hermetic import REPO
 
 from verl_regress.base.workloads import WORKLOADS
 from verl_rehearsal import fidelity, train
 from verl_verdict.read import metrics
-
-REPO = Path(__file__).parents[1]
 
 
 def schema(name, *keys):
